@@ -19,7 +19,7 @@ namespace ring {
 struct Sequences {
   std::vector<std::int32_t> offsets;
   Tensor positions;
-  Tensor inv_freq;  // [documents, D/2] f32, or undefined: frequencies of each document; backward does not support them
+  Tensor inv_freq;  // [documents, R/2] f32: frequencies for each document (no backward); may be undefined
   std::vector<std::int32_t> rows, lengths;
   std::shared_ptr<const ContextShards> shards;
   // If set, the spans of the current step, updated before a captured step is replayed.
@@ -93,6 +93,9 @@ Var embedding(Run&, const Tensor& ids, const Var& table);
 // Same for a table whose rows are sharded evenly over run.layout.tp, [rows/tp,C] -> this process's rows [N/tp,C].
 Var vocab_parallel_embedding(Run&, const Tensor& ids, const Var& table);
 
+// Returns factor * x.
+Var scale(Run&, const Var& x, float factor);
+
 // Returns a + b, which have the same shape.
 Var add(Run&, const Var& a, const Var& b);
 
@@ -100,12 +103,12 @@ Var add(Run&, const Var& a, const Var& b);
 // global element index. With rate 0 it costs no more than add().
 Var dropout_add(Run&, const Var& x, const Var& residual, float rate, std::uint32_t site);
 
-// Normalize over the last dim of x [N,C] or [N,H,C]; w, b [C].
-Var rms_norm(Run&, const Var& x, const Var& w, float eps);
+// The norms are over the last dim of x [N,C] or [N,H,C]; w, b [C]. rms_norm() multiplies by w + w_offset.
+Var rms_norm(Run&, const Var& x, const Var& w, float eps, float w_offset = 0);
 Var layer_norm(Run&, const Var& x, const Var& w, const Var& b, float eps);  // b may be none
 
-Var activate(Run&, const Var& x, Activation kind);
-Var swiglu(Run&, const Var& gate_up);  // [N,2F] -> [N,F]
+Var activate(Run&, const Var& x, Activation kind, float cap = 1);  // cap: for Activation::soft_cap
+Var swiglu(Run&, const Var& gate_up, Gate = Gate::silu);           // [N,2F] -> [N,F]
 
 // Returns gelu_tanh(x w1^T + b1) w2^T + b2 + residual [N,M], with the activation fused into the GEMMs: x [N,K], w1
 // [F,K], b1 [F] or none, w2 [M,F], b2 [M] or none, residual [N,M] or none.
@@ -114,20 +117,22 @@ Var mlp_gelu_tanh(Run&, const Var& x, const Var& w1, const Var& b1, const Var& w
 // Rotates x [N,H,D] by its positions [N]; inv_freq [D/2] f32.
 Var rope(Run&, const Var& x, const Tensor& positions, const Tensor& inv_freq);
 
-// Rotates x in place without recording: by the sequences' own frequencies if they have some, else by inv_freq.
-void rotate(const Tensor& x, const Sequences&, const Tensor& inv_freq, const ExecContext&);
+// Rotates channels of heads [N,H,D] in place, without recording: the first two channels for each frequency. Uses the
+// sequences' own frequencies if they have any, otherwise inv_freq.
+void rotate(const Tensor& heads, const Sequences&, const Tensor& inv_freq, const ExecContext&);
 
 // Options of attention. q is [N,Hq,D], k and v are [N,Hk,D]. In a tensor-parallel run, Hq and Hk are the numbers of
 // this process's heads, which are equal on all processes.
 struct AttentionOptions {
-  float scale = 1;
+  float scale = 1, soft_cap = 0;  // soft_cap: as in Attention (kernels/attention/attention.h)
   Pattern pattern;
   float dropout = 0;               // dropout rate on attention weights, in [0, 1)
   std::uint32_t dropout_site = 0;  // site of the masks, as in dropout_add()
 };
 
 // Self-attention between the QKV projection and the output projection, without copies -> [N,Hq D]. qkv [N,(Hq+2Hk)D]
-// holds q | k | v in columns. Optionally normalizes q and k per head (RMS, weights [D]), and then rotates them.
+// holds q | k | v in columns. Optionally normalizes q and k (RMS): per head if the norm's weights are [D], over all
+// heads if they are [Hq D] and [Hk D]. Then rotates the first channels of each head, two for each element of inv_freq.
 // Consumes qkv: its bytes are rotated in place and saved for backward.
 // - `queries` and `keys`, `values` (both or none): receive views of q [N,Hq,D] and k, v [N,Hk,D] after norm and
 //   rotation, for a generation cache.
@@ -136,19 +141,21 @@ struct AttentionOptions {
 // - `pooling`: pool_weights (kernels/attention/pools/pooled_attention.h) of a pattern with pools; if none, pools are
 //   means.
 // - `pool_gates` [N,Hq]: added to the scores of a query's pools.
+// - `sinks` [Hq]: one more, learned logit per head, whose probability is dropped (kernels/attention/sink.h). `watch`
+//   and the probes see probabilities and log-sum-exps without sinks.
 struct SelfAttention {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 8;
   std::int64_t layer = 0;  // for an exchange that stores something for each layer
   AttentionOptions attention;
-  Tensor inv_freq;     // undefined if there is no rotation
-  Var q_norm, k_norm;  // undefined values if there is no QK-norm
-  float norm_eps = 1e-6f;
+  Tensor inv_freq;                          // undefined if there is no rotation
+  Var q_norm, k_norm;                       // undefined values if there is no QK-norm
+  float norm_eps = 1e-6f, norm_offset = 0;  // norm_offset: added to the weights of the QK-norm
   Tensor* queries = nullptr;
   Tensor* keys = nullptr;
   Tensor* values = nullptr;
   BlockSelection* selection = nullptr;
   AttentionWatch watch{};
-  Var pooling{}, pool_gates{};
+  Var pooling{}, pool_gates{}, sinks{};
 };
 Var self_attention(Run&, const Var& qkv, const Sequences&, const SelfAttention&);
 
@@ -164,6 +171,7 @@ struct LossHead {
   std::int64_t vocab = 0;  // vocabulary columns in use; the unsharded w may have more rows (padding)
   float scale = 1;         // factor on the gradient, times loss_scale if the run has a state
   float z_loss = 0;
+  float soft_cap = 0;            // logits become soft_cap * tanh(logits / soft_cap); 0 means none
   std::int64_t chunk_bytes = 0;  // bytes of logits held at a time; 0 means 32 MiB on a CPU, 2 GiB on a GPU
   bool correct = false;          // compute LossOutput::correct
 };

@@ -129,7 +129,7 @@ ProducerTiming time_producer(const std::string& name, const Kernel<Op>& slot, co
 
 std::vector<LinearShape> block_linears(const ModelConfig& m) {
   const std::int64_t queries = m.heads * m.head_dim, keys = m.kv_heads * m.head_dim;
-  const bool gated = m.mlp == Mlp::swiglu;
+  const bool gated = is_gated(m.mlp);
   return {{"qkv", queries + 2 * keys, m.width},
           {"attention out", m.width, queries},
           {gated ? "gate and up" : "up", (gated ? 2 : 1) * m.mlp_width, m.width},
@@ -170,7 +170,8 @@ std::vector<ProducerTiming> time_producers(const ModelConfig& m, std::int64_t to
                                 {gate_up, dy, ctx.empty(gate_up.shape(), type)}, swiglu_backward_fp8_kernel,
                                 {gate_up, dy}, gate_up.shape(), kGradient, seconds, rounds, ctx));
   }
-  if (m.positions == Positions::rope && !m.qk_norm) {  // with qk_norm, norms read the result instead of a linear layer
+  if (m.positions == Positions::rope && m.rope.partial_rotary_factor == 1 &&
+      !m.qk_norm) {  // with qk_norm, a norm reads the result, not a linear layer
     const Tensor dqkv = random_tensor({tokens, (m.heads + 2 * m.kv_heads) * m.head_dim}, type, ctx, 5);
     const Tensor positions = ctx.zeros({tokens}, DType::i32);
     const Tensor inv_freq = from_host(rope_frequencies(m.rope, m.head_dim), ctx.stream);

@@ -92,7 +92,7 @@ std::vector<Section> sections_of(const ModelConfig& m, std::int64_t length) {
   std::vector<Section> sections;
   std::map<std::string, std::size_t> known;
   Costs costs(m.kv_heads, length);
-  for (std::int64_t layer = 0; layer < m.layers; ++layer) {
+  for (const std::int64_t layer : attention_layers_of(m)) {
     const AttentionConfig& settings = attention_of(m, layer);
     const Pattern& pattern = patterns[static_cast<std::size_t>(layer)];
     if (pattern.blocks) pattern.blocks->check_covers(length, "--length");
@@ -273,12 +273,14 @@ class PatternReport {
         pairs += static_cast<double>(g.layers.size()) * g.cost.pairs;
         time += static_cast<double>(g.layers.size()) * predicted_microseconds(g.cost, model_.head_dim);
       }
-    const auto layers = static_cast<double>(model_.layers);
+    const std::size_t count = attention_layers_of(model_).size();
+    const auto layers = static_cast<double>(count);
     const double dense_pairs = layers * dense_.pairs;
-    print_wrapped(str("All ", model_.layers, " layers: attention ", amount(flops_of(model_, pairs), "FLOPs"),
-                      " per sequence, dense ", amount(flops_of(model_, dense_pairs), "FLOPs"), ": ",
-                      percent(1 - pairs / dense_pairs), " saved; predicted on an H200: ",
-                      times(layers * predicted_microseconds(dense_, model_.head_dim) / time), " as fast"));
+    print_wrapped(str(
+        "All ", count, count == 1 ? " layer" : " layers", ": attention ", amount(flops_of(model_, pairs), "FLOPs"),
+        " per sequence, dense ", amount(flops_of(model_, dense_pairs), "FLOPs"), ": ", percent(1 - pairs / dense_pairs),
+        " saved; predicted on an H200: ", times(layers * predicted_microseconds(dense_, model_.head_dim) / time),
+        " as fast"));
     ModelConfig dense = model_;
     dense.context = length_;
     dense.attention = {};

@@ -20,6 +20,7 @@
 #include "inspect/svg.h"
 #include "model/attention/kinds.h"
 #include "model/attention/trained_parts.h"
+#include "model/layer_names.h"
 #include "model/patterns.h"
 
 namespace ring {
@@ -205,6 +206,11 @@ class TextReport {
 void check_layer_and_head(const ModelConfig& m, std::int64_t layer, std::int64_t head) {
   if (layer >= m.layers)
     fail("--layer: expected 0 to ", m.layers - 1, " because the model has ", m.layers, " layers, got ", layer);
+  const std::vector<std::int64_t> attention = attention_layers_of(m);
+  if (attention.empty() || (layer >= 0 && std::ranges::count(attention, layer) == 0))
+    fail("--layer: expected a layer with attention (",
+         attention.empty() ? "this model has none" : layers_text(attention), "), got ", layer,
+         ", which is a gated delta net (model.mixers)");
   if (head >= m.kv_heads)
     fail("--head: expected 0 to ", m.kv_heads - 1, " because the model has ", m.kv_heads, " KV heads, got ", head);
 }

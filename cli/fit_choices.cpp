@@ -64,6 +64,10 @@ double FitChoice::density() const {
 }
 
 FitChoice choice_of_run(const ModelConfig& m, const std::string& run) {
+  if (has_gated_delta_net(m))
+    fail(run,
+         ": some layers are gated delta nets (model.mixers), and attention fit measures only models with attention "
+         "in all layers. Use ringmaster evaluate with other attention settings instead");
   for (std::int64_t layer = 0; layer < m.layers; ++layer)
     if (const std::string why = why_not_static_pattern(attention_of(m, layer), m.kv_heads); !why.empty())
       fail(run, ": layer ", layer, " ", why,

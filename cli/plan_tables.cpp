@@ -93,12 +93,10 @@ MemoryUnit unit_for(std::span<const PlannedStep> all) {
   return unit_of(largest);
 }
 
-const char* name_of(StateOffload offload) { return offload == StateOffload::all ? "all" : "states"; }
-
 // Returns the layout's degrees, and its offload of optimizer states if there is one.
 std::string layout_text(const PlannedStep& p) {
   const StateOffload offload = p.config.optimizer.offload;
-  return offload == StateOffload::none ? p.layout : str(p.layout, ", offload ", name_of(offload));
+  return offload == StateOffload::none ? p.layout : str(p.layout, ", offload ", to_string(offload));
 }
 
 std::string chunk_text(std::int64_t tokens) { return tokens ? std::to_string(tokens) : "all"; }
@@ -222,7 +220,8 @@ void print_settings(const PlannedStep& p, const char* which) {
   print_format("    train: {micro_batch: %lld, recompute: %s%s%s}\n", static_cast<long long>(plan.micro_batch),
                choice_text(p.config, "train.recompute").c_str(), chunk.c_str(), host.c_str());
   if (p.config.optimizer.offload != StateOffload::none)
-    print_format("    optimizer: {offload: %s, offload_staging_bytes: %lld}\n", name_of(p.config.optimizer.offload),
+    print_format("    optimizer: {offload: %s, offload_staging_bytes: %lld}\n",
+                 to_string(p.config.optimizer.offload).data(),
                  static_cast<long long>(p.config.optimizer.offload_staging_bytes));
 }
 

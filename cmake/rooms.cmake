@@ -94,13 +94,13 @@ endfunction()
 function(ring_kernels backend extension)
   cmake_parse_arguments(KERNELS "" "" "SOURCES;LIBRARIES" ${ARGN})
   set(all "")
-  foreach(folder kernels kernels/attention)
+  foreach(folder kernels kernels/attention kernels/linear_attention)
     set(paths ${PROJECT_SOURCE_DIR}/${folder}/${backend}/*.${extension})
     if(folder STREQUAL "kernels/attention")
       list(APPEND paths ${PROJECT_SOURCE_DIR}/${folder}/*/${backend}/*.${extension})  # those of a kind of attention
     endif()
     file(GLOB sources CONFIGURE_DEPENDS ${paths})
-    if(extension STREQUAL "cu" AND RING_UNITY)
+    if(extension STREQUAL "cu" AND RING_UNITY AND sources)
       ring_cuda_groups(sources ${folder}/${backend} ${sources})
     endif()
     list(APPEND all ${sources})
@@ -132,8 +132,9 @@ function(ring_attention_instances out)
   set(files "")
   foreach(instance "mma_forward 64" "mma_forward 128" "mma_forward 256" "mma_backward 64" "mma_backward 128"
                    "mma_backward 256" "sm90_forward 64, 3" "sm90_forward 64, 2" "sm90_forward 128, 2"
-                   "sm90_backward Stationary::q, 64" "sm90_backward Stationary::q, 128"
-                   "sm90_backward Stationary::kv, 64" "sm90_backward Stationary::kv, 128" "sm90_fused 64"
+                   "sm90_forward 256, 2" "sm90_backward Stationary::q, 64" "sm90_backward Stationary::q, 128"
+                   "sm90_backward Stationary::q, 256" "sm90_backward Stationary::kv, 64"
+                   "sm90_backward Stationary::kv, 128" "sm90_backward Stationary::kv, 256" "sm90_fused 64"
                    "sm90_fused 128")
     string(REGEX REPLACE "[^A-Za-z0-9]+" "_" name "${instance}")
     string(REGEX REPLACE " .*" "" header "kernels/attention/cuda/${instance}")

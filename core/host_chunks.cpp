@@ -158,14 +158,25 @@ void HostChunks::copy_to_host(std::int64_t k) {
 }
 
 void HostChunks::prefetch() {
+  prefetch_first();
+  while (prefetched_ < slots()) copy_to_device(prefetched_++);
+}
+
+void HostChunks::prefetch_first() {
+  prefetched_ = 0;
+  prefetch_next();
+}
+
+void HostChunks::prefetch_next() {
+  if (prefetched_ == slots()) return;
   in_.wait(compute_.record());
-  for (std::int64_t k = 0; k < slots(); ++k) copy_to_device(k);
-  prefetched_ = true;
+  copy_to_device(prefetched_++);
 }
 
 void HostChunks::for_each_chunk(const ChunkFn& fn) {
-  if (!prefetched_) prefetch();
-  prefetched_ = false;
+  if (prefetched_ == 0) prefetch_first();
+  while (prefetched_ < slots()) copy_to_device(prefetched_++);
+  prefetched_ = 0;
   for (std::int64_t k = 0; k < chunks(); ++k) {
     compute_.wait(slot(k).arrived);
     const std::vector<Tensor> here = on_device(k);
@@ -181,6 +192,14 @@ void HostChunks::for_each_chunk(const ChunkFn& fn) {
 void HostChunks::wait_for_copies(const Stream& stream) const {
   stream.wait(compute_.record());
   stream.wait(all_sent_);
+}
+
+// Waits for the last chunk that begins before `end`: chunks are copied back in order, so all earlier chunks are back by
+// then. If a later chunk of the same pass has reused the slot, the stream waits for that chunk instead.
+void HostChunks::wait_for_copies(const Stream& stream, std::int64_t end) const {
+  const std::int64_t k = std::ranges::lower_bound(begins_, end) - begins_.begin() - 1;
+  if (k < 0 || ring_.empty()) return;
+  stream.wait(ring_[static_cast<std::size_t>(k % slots())].sent);
 }
 
 // Makes the compute stream wait for all copies, then drops their events: a recording must not wait for events from

@@ -58,6 +58,11 @@ class HostChunks {
   // Starts to fetch the first ring of chunks, after the work that the compute stream has queued so far. The call is
   // optional: for_each_chunk() makes it if the caller has not.
   void prefetch();
+  // Like prefetch(), but one chunk per call: prefetch_first() fetches the first chunk, and each prefetch_next() the
+  // next one unless the ring is full. Each copy begins after the work that the compute stream has queued so far. So
+  // later chunks never delay other copies to the device that this work waits for.
+  void prefetch_first();
+  void prefetch_next();
   // Queues work on the compute stream that changes elements [first, first + n). `here` holds them on the device: a
   // tensor [n] (with per_block, one value for each block) for each host tensor, in the same order.
   using ChunkFn = std::function<void(std::int64_t first, std::int64_t n, const std::vector<Tensor>& here)>;
@@ -67,6 +72,8 @@ class HostChunks {
   // host tensors. prefetch() waits for such work if it is on the compute stream. If a reader is on a different stream,
   // make the compute stream wait for it before for_each_chunk(): the copies back wait for the compute stream.
   void wait_for_copies(const Stream& stream) const;
+  // Like the overload above, but waits only for the copies of elements [0, end).
+  void wait_for_copies(const Stream& stream, std::int64_t end) const;
   // Makes the compute stream wait for all copies. Call it before a pass is recorded, and before a recorded pass is
   // replayed.
   void join_copies();
@@ -110,7 +117,7 @@ class HostChunks {
   std::vector<Slot> ring_;
   std::vector<Tensor> ring_memory_;  // the ring on the device: one tensor per host tensor
   Event all_sent_;                   // all copies of the last pass
-  bool prefetched_ = false;
+  std::int64_t prefetched_ = 0;      // chunks of the next pass whose copies have been queued
 };
 
 }  // namespace ring

@@ -28,7 +28,7 @@ constexpr std::size_t count_members() {
 template <class Struct, class Fn>
 void with_members(Struct& s, const Fn& f) {
   constexpr std::size_t n = count_members<std::remove_const_t<Struct>>();
-  static_assert(n <= 9 || n == 12 || n == 18,
+  static_assert(n <= 9 || n == 12 || n == 13 || n == 19 || n == 21,
                 "no visited struct had this many members so far: add a line below and its number here");
   // The names skip the letters f, n and s, which are already names in this function.
   // clang-format off
@@ -43,8 +43,12 @@ void with_members(Struct& s, const Fn& f) {
   if constexpr (n == 8) { auto& [a, b, c, d, e, g, h, i] = s; f(a, b, c, d, e, g, h, i); }
   if constexpr (n == 9) { auto& [a, b, c, d, e, g, h, i, j] = s; f(a, b, c, d, e, g, h, i, j); }
   if constexpr (n == 12) { auto& [a, b, c, d, e, g, h, i, j, k, l, m] = s; f(a, b, c, d, e, g, h, i, j, k, l, m); }
-  if constexpr (n == 18) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r, t, u] = s;
-                           f(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r, t, u); }
+  if constexpr (n == 13) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o] = s;
+                           f(a, b, c, d, e, g, h, i, j, k, l, m, o); }
+  if constexpr (n == 19) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r, t, u, v] = s;
+                           f(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r, t, u, v); }
+  if constexpr (n == 21) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r, t, u, v, w, x] = s;
+                           f(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r, t, u, v, w, x); }
   // clang-format on
 }
 

@@ -205,16 +205,32 @@ void validate_context(const Config& c, std::vector<SettingProblem>& errors) {
                                   ", which does not divide ", c.model.context));
 }
 
+// Adds a problem for each setting that needs the values on the device although optimizer.offload keeps them on the
+// host. With `weights`, also refuses linear formats and pipeline stages: their weights cannot be copied part by part.
+void validate_offload(const Config& c, std::vector<SettingProblem>& errors) {
+  const std::string setting = str("optimizer.offload: ", to_string(c.optimizer.offload));
+  const auto needs_values = [&](const char* key) {
+    errors.push_back(str(key, ": requires the weights on the device, but ", setting, " keeps them on the host. Set ",
+                         "optimizer.offload to states or none"));
+  };
+  if (c.optimizer.offload < StateOffload::all) return;
+  if (c.train.ema > 0) needs_values("train.ema");
+  if (c.train.diagnostics_interval) needs_values("train.diagnostics_interval");
+  if (c.parallel.local_steps > 0) needs_values("parallel.local_steps");
+  if (c.optimizer.offload < StateOffload::weights) return;
+  if (linear_formats().contains(c.train.linears))
+    errors.push_back(str(setting, " supports train.linears: bf16, but it is ", c.train.linears,
+                         ". Set it to bf16, or optimizer.offload to all"));
+  if (c.parallel.pp > 1)
+    errors.push_back(str(setting, " does not support pipeline stages, but parallel.pp is ", c.parallel.pp,
+                         ". Set optimizer.offload to all, or parallel.pp to 1"));
+}
+
 void validate_watch(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.train.diagnostics_interval && c.train.sequence_chunk > 0 && c.train.sequence_chunk < c.model.context)
     errors.push_back(
         "train.diagnostics_interval: measures attention over whole sequences, but train.sequence_chunk computes them "
         "in chunks. Set one of them to 0");
-  if (c.train.diagnostics_interval && c.optimizer.offload == StateOffload::all)
-    errors.push_back(
-        "train.diagnostics_interval: requires the weights on the device, but optimizer.offload: all keeps them on the "
-        "host. "
-        "Set optimizer.offload to states or none");
 }
 
 void validate_ema(const Config& c, std::vector<SettingProblem>& errors) {
@@ -223,10 +239,6 @@ void validate_ema(const Config& c, std::vector<SettingProblem>& errors) {
     errors.push_back(
         "train.ema: requires optimizer.master: fp32, the type in which weights are averaged. Set it, or leave "
         "train.ema out");
-  if (c.optimizer.offload == StateOffload::all)
-    errors.push_back(
-        "train.ema: requires the weights on the device, but optimizer.offload: all keeps them on the host. Set "
-        "optimizer.offload to states or none");
 }
 
 void validate_islands(const Config& c, std::vector<SettingProblem>& errors) {
@@ -268,10 +280,6 @@ void validate_islands(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.optimizer.master != DType::f32)
     errors.push_back(
         "parallel.local_steps: weights are combined in fp32, which requires optimizer.master: fp32. Set it to fp32");
-  if (c.optimizer.offload == StateOffload::all)
-    errors.push_back(
-        "parallel.local_steps: requires the weights on the device, but optimizer.offload: all keeps them on the host. "
-        "Set optimizer.offload to states or none");
 }
 
 // Refuses settings that pipeline stages do not support yet. parallel/plan.cpp refuses layouts and models.
@@ -326,6 +334,7 @@ void Config::validate(std::vector<SettingProblem>& errors) const {
   validate_watch(*this, errors);
   validate_islands(*this, errors);
   validate_stages(*this, errors);
+  validate_offload(*this, errors);
   validate_parameters(*this, errors);
   add_unused_settings(optimizer, errors);
 }
@@ -392,6 +401,14 @@ bool may_offload(const Config& c) {
   if (c.parallel.pp > 1) return false;
   if (c.train.activation_offload != Switch::automatic) return c.train.activation_offload == Switch::on;
   return c.run.device == DeviceChoice::cuda || c.train.activation_offload_bytes > 0;
+}
+
+bool allows_offload(const Config& given, StateOffload offload) {
+  Config c = given;
+  c.optimizer.offload = offload;
+  std::vector<SettingProblem> problems;
+  validate_offload(c, problems);
+  return problems.empty();
 }
 
 bool chooses_staging(const Config& c) {

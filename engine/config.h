@@ -125,6 +125,8 @@ LinearsConfig linears_of(const TrainConfig&);
 // Returns true if blocks may offload activations, as far as host memory allows. Always false for pipeline stages.
 // config: resolved.
 bool may_offload(const Config&);
+// Returns true if the other settings allow this value of optimizer.offload.
+bool allows_offload(const Config&, StateOffload);
 // Returns true if the staging memory of optimizer.offload is chosen automatically: then it gets the device memory that
 // a step leaves free.
 bool chooses_staging(const Config&);

@@ -139,7 +139,8 @@ ExecContext make_exec_context_before_run(Config c, const Mesh& mesh) {
 
 ParamTypes param_types(const Config& c) {
   ParamTypes types{.master = c.optimizer.master, .gradients = c.optimizer.gradients};
-  types.master_on_host = c.optimizer.offload == StateOffload::all;
+  if (c.optimizer.offload >= StateOffload::all) types.on_host = HostParams::master;
+  if (c.optimizer.offload == StateOffload::weights) types.on_host = HostParams::weights;
   types.weights = activation_type(precision_of(c));
   return types;
 }

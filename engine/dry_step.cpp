@@ -131,6 +131,10 @@ DryStep dry_step(const Config& given, WorldSize world, const ActivationPlan& pla
   }
   out.host_weights = step.data().host_weight_bytes();
   run_twice(step, *recorder);
+  for (PartMemory& part : out.parts) {
+    part.weights = step.data().uploaded_bytes(part.part, ScopePass::forward);
+    part.weights_again = step.data().uploaded_bytes(part.part, ScopePass::backward);
+  }
   out.plan = step.arena().plan();
   out.unplanned = step.arena().unplanned_peak();
   if (const ChunkedContext* chunked = step.cp_batches().chunked()) out.host_keys = chunked->host_bytes();

@@ -25,6 +25,7 @@ struct PartMemory {
   std::size_t kept = 0;                             // saved by the forward for the backward
   std::size_t forward_peak = 0, backward_peak = 0;  // peak bytes beyond `before`
   std::size_t host = 0;                             // offloaded to the host and copied back
+  std::size_t weights = 0, weights_again = 0;       // weights copied from the host for the forward, for the backward
   // Same as `before` and forward_peak, for the first forward of a part in a checkpointed segment. That forward saves
   // nothing for the part; the backward reruns it.
   std::size_t once_before = 0, once_peak = 0;
@@ -49,13 +50,13 @@ struct DryStep {
   std::size_t weight_buffers = 0, gradient_buffers = 0;
   // Everything that outlives a step: weights, gradients, optimizer_states, inputs and, on CPUs, the outer optimizer.
   std::size_t lasting = 0;
-  MemoryPlan plan;            // memory that is allocated and freed within a step
-  std::size_t unplanned = 0;  // peak bytes during a step that `plan` does not cover: keys of earlier chunks or slices
-  std::size_t host = 0;       // offloaded activations
-  std::size_t host_keys = 0;  // keys of earlier chunks on the host, with their gradients (train.sequence_chunk)
-  std::size_t host_states = 0;    // offloaded states and values (optimizer.offload)
-  std::size_t host_outer = 0;     // on GPUs: outer optimizer (parallel.local_steps), including messages of all islands
-  std::size_t host_weights = 0;   // exact values of encoded weights (Param::encoded)
+  MemoryPlan plan;              // memory that is allocated and freed within a step
+  std::size_t unplanned = 0;    // peak bytes during a step that `plan` does not cover: keys of earlier chunks or slices
+  std::size_t host = 0;         // offloaded activations
+  std::size_t host_keys = 0;    // keys of earlier chunks on the host, with their gradients (train.sequence_chunk)
+  std::size_t host_states = 0;  // offloaded states, values and weights (optimizer.offload)
+  std::size_t host_outer = 0;   // on GPUs: outer optimizer (parallel.local_steps), including messages of all islands
+  std::size_t host_weights = 0;   // on the host, not copied by updates: DataParallel::host_weight_bytes()
   std::size_t stayed = 0;         // activations that were to be offloaded but did not fit into host memory
   std::vector<PartMemory> parts;  // in the order of the forward pass
   std::vector<DryCall> calls;

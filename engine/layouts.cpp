@@ -90,9 +90,8 @@ std::vector<PlanRequest> layouts_of(PlanRequest request) {
 std::vector<PlanRequest> with_states_on_host(const PlanRequest& q) {
   std::vector<PlanRequest> all;
   if (q.config.run.device != DeviceChoice::cuda || q.config.optimizer.offload != StateOffload::none) return all;
-  for (const StateOffload offload : {StateOffload::states, StateOffload::all})
-    if (offload == StateOffload::states || q.config.parallel.local_steps == 0)  // the outer optimizer needs the masters
-      all.emplace_back(q).config.optimizer.offload = offload;
+  for (const StateOffload offload : {StateOffload::states, StateOffload::all, StateOffload::weights})
+    if (allows_offload(q.config, offload)) all.emplace_back(q).config.optimizer.offload = offload;
   return all;
 }
 

@@ -77,7 +77,7 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   const Communicator& data = mesh.group(kDataAxes);
   StateMemory m = state_memory(*model, static_cast<int>(zero), data.size(), data.rank(), param_types(c),
                                [&](const OwnedShard& owned) { return state_bytes(c.optimizer, owned); });
-  m.staging = staging_bytes(c.optimizer, m.owned, m.master > 0);
+  m.staging = staging_bytes(c.optimizer, m.owned, param_types(c));
   if (c.train.ema > 0) add_average(m);
   const std::optional<GradientCoding> coding = coding_of(c.parallel);
   if (coding && coding->code != GradientCode::f32 && data.size() > 1)
@@ -96,8 +96,8 @@ MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
   return {own, here.sum, here.processes};
 }
 
-// Returns the host memory that a run on a GPU needs: the checkpoint copy, the outer optimizer, the values of encoded
-// weights, and offloaded states.
+// Returns the host memory that a run on a GPU needs: the checkpoint copy, the outer optimizer, the exact values of
+// encoded weights, and the states and weights that are offloaded.
 StateMemory beside_device(const StateMemory& own, StateOffload offload, Device device) {
   StateMemory host;
   if (device.backend == Backend::cpu) return host;
@@ -106,7 +106,8 @@ StateMemory beside_device(const StateMemory& own, StateOffload offload, Device d
   host.watched = own.watched;
   host.exact = own.exact;
   if (offload != StateOffload::none) host.optimizer_states = own.optimizer_states;
-  if (offload == StateOffload::all) host.master = own.master;
+  if (offload >= StateOffload::all) host.master = own.master;
+  if (offload == StateOffload::weights) host.weights = own.weights;
   return host;
 }
 
@@ -118,6 +119,7 @@ StateMemory on_device(StateMemory own, StateOffload offload, Device device) {
   own.exact -= host.exact;
   own.optimizer_states -= host.optimizer_states;
   own.master -= host.master;
+  own.weights -= host.weights;
   return own;
 }
 
@@ -140,7 +142,7 @@ std::string advice(const Config& c, Mesh& mesh, int processes, const std::vector
   if (gpu && c.train.precision == PrecisionChoice::bf16 && c.optimizer.moments == MomentType::f32)
     text += "keep states in bf16 (optimizer.master, .moments, .gradients), ";
   if (gpu && c.optimizer.offload == StateOffload::none)
-    text += "keep states in host memory (optimizer.offload: states or all), ";
+    text += "keep states in host memory (optimizer.offload: states, all or weights), ";
   if (text.empty())
     text = str("share the model among more ", gpu ? "GPUs" : "machines",
                " (ringmaster launch with parallel.zero or parallel.tp), ");

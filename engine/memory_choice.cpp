@@ -112,11 +112,11 @@ Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
   return c;
 }
 
-// Returns true if optimizer.offload: all saves more memory than optimizer.offload: states. It does if kernels read bf16
-// copies of the master weights, and neither train.ema, diagnostics nor parallel.local_steps read the master weights.
+// Returns true if optimizer.offload: all saves more device memory than optimizer.offload: states. It does if kernels
+// read bf16 copies of the master weights, and no other setting needs the master weights on the device.
 bool masters_may_leave(const Config& c) {
-  return c.train.precision == PrecisionChoice::bf16 && c.optimizer.master == DType::f32 && c.train.ema == 0 &&
-         c.train.diagnostics_interval == 0 && c.parallel.local_steps == 0;
+  return c.train.precision == PrecisionChoice::bf16 && c.optimizer.master == DType::f32 &&
+         allows_offload(c, StateOffload::all);
 }
 
 // Returns true if train.swiglu_inputs: fp8 is possible and not set.
@@ -136,7 +136,8 @@ void add_remedies_of_gpu(const Config& c, std::vector<std::string>& remedies) {
   const StateOffload now = c.optimizer.offload;
   std::vector<std::string> more;
   if (now == StateOffload::none) more.emplace_back("states");
-  if (now != StateOffload::all && masters_may_leave(c)) more.emplace_back("all");
+  if (now < StateOffload::all && masters_may_leave(c)) more.emplace_back("all");
+  if (now == StateOffload::all && allows_offload(c, StateOffload::weights)) more.emplace_back("weights");
   if (!more.empty()) remedies.push_back("set optimizer.offload: " + joined(more, " or "));
   if (may_round_swiglu_inputs(c)) remedies.emplace_back("set train.swiglu_inputs: fp8 (which rounds gate and up)");
   if (c.optimizer.moments == MomentType::f32)

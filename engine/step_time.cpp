@@ -70,18 +70,26 @@ double StepTime::exposed_states(const DryStep& step, double computing, double up
   return step.host_states == 0 ? 0 : std::max(0.0, (static_cast<double>(step.host_states) - ring) / rate - update);
 }
 
-// Returns the seconds that parts wait for offloaded activations. Activations are copied to the host during the next
-// part's forward, and back during the next part's backward.
+// Returns the seconds that parts wait for offloaded activations and weights. During a part's forward, the activations
+// of the previous part are copied to the host, and the weights of the next part to the device. During a part's
+// backward, the activations and weights of the previous part, whose backward is next, are copied to the device.
 double StepTime::exposed_copies(const DryStep& step, int micro_batches) const {
   if (rates_.host_bytes_per_second == 0) return 0;
+  const auto seconds = [&](std::size_t bytes) {
+    return micro_batches * static_cast<double>(bytes) / rates_.host_bytes_per_second;
+  };
   double waited = 0, update = 0, rest = 0;
-  for (std::size_t i = 0; i + 1 < step.parts.size(); ++i) {
-    const double moving = micro_batches * static_cast<double>(step.parts[i].host) / rates_.host_bytes_per_second;
-    rest -= moving;
-    for (const ScopePass pass : {ScopePass::forward, ScopePass::backward}) {
-      const auto computing = computing_.find({step.parts[i + 1].part, pass});
-      waited += std::max(0.0, moving - (computing == computing_.end() ? 0 : computing->second));
-    }
+  const auto wait = [&](std::size_t part, ScopePass pass, double copying) {
+    const auto computing = computing_.find({step.parts[part].part, pass});
+    waited += std::max(0.0, copying - (computing == computing_.end() ? 0 : computing->second));
+  };
+  for (std::size_t i = 0; i < step.parts.size(); ++i) {
+    const double kept = i > 0 ? seconds(step.parts[i - 1].host) : 0;
+    const double before = i > 0 ? seconds(step.parts[i - 1].weights_again) : 0;
+    const double next = i + 1 < step.parts.size() ? seconds(step.parts[i + 1].weights) : 0;
+    wait(i, ScopePass::forward, std::max(kept, next));
+    wait(i, ScopePass::backward, kept + before);
+    rest -= kept + before + next;
   }
   for (const auto& [pass, s] : computing_) (pass.first.kind == scopes::optimizer ? update : rest) += s;
   return waited + exposed_states(step, rest, update);

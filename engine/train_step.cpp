@@ -38,8 +38,8 @@ T make_lasting(const std::function<T()>& make) {
   } catch (const OutOfMemory& e) {
     throw OutOfMemory(e.facts,
                       "The model itself does not fit. Use fewer model.layers or a smaller model.width, share it among "
-                      "processes with parallel.zero or parallel.tp, or, on a GPU, set optimizer.offload to states or "
-                      "all, or optimizer.master, .moments and .gradients to bf16");
+                      "processes with parallel.zero or parallel.tp, or, on a GPU, set optimizer.offload to states, all "
+                      "or weights, or optimizer.master, .moments and .gradients to bf16");
   }
 }
 
@@ -81,6 +81,10 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       norm_(parallel_.data->shard(), norm_groups()),
       part_norms_(parallel_.data->shard(), *model_, parallel_.data->sharded() || mesh.group(kDataAxes).rank() == 0,
                   ctx_) {
+  if (config.optimizer.offload == StateOffload::weights)
+    parallel_.data->set_host_updates(
+        [this](const Stream& s, const ShardPiece& p) { optimizer_->wait_for_copies(s, p); },
+        [this] { optimizer_->prefetch_next(); });
   set_activations(plan);
   // With auto, a chunk has all tokens until its size is chosen.
   model_->set_mlp_chunk(std::max(config.train.mlp_chunk, std::int64_t{0}));

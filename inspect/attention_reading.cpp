@@ -200,6 +200,8 @@ LayerReading read_attention(const AttendedHeads& a, std::int64_t max_cells, cons
 
 std::vector<LayerReading> read_layers(Model& model, const std::vector<std::int32_t>& tokens, std::int64_t max_cells,
                                       const ExecContext& ctx) {
+  if (has_gated_delta_net(model.config()))
+    fail("some layers are gated delta nets (model.mixers), which have no attention to read. Omit --text");
   std::vector<LayerReading> layers;
   for (AttentionLayer* layer : model.attention_layers())
     layer->watch = [&](const AttendedHeads& a) { layers.push_back(read_attention(a, max_cells, ctx)); };

@@ -129,7 +129,8 @@ std::string layers_text(const std::vector<std::int64_t>& layers) {
 std::vector<std::string> attention_lines(const ModelConfig& model) {
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> kinds;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::string text = text_of(attention_of(model, layer));
+    const bool attends = mixer_of(model, layer) == Mixer::attention;
+    const std::string text = attends ? text_of(attention_of(model, layer)) : "gated delta net";
     auto at = std::ranges::find(kinds, text, [](const auto& k) { return k.first; });
     if (at == kinds.end()) at = kinds.insert(at, {text, {}});
     at->second.push_back(layer);

@@ -53,6 +53,18 @@ std::size_t fastest(const std::string& key, const std::vector<std::string_view>&
   return best;
 }
 
+std::string key_of(std::string_view slot, const std::string& shape, const std::vector<std::string_view>& names,
+                   const ExecContext& ctx) {
+  std::string candidates;
+  for (const std::string_view name : names) candidates += str(candidates.empty() ? "" : "|", name);
+  return str(slot, ", ", ctx.stream.impl().device_name(), ", ", candidates,
+             ctx.deterministic ? ", deterministic, " : ", ", shape);
+}
+// Returns the index of `name` in `names`, or names.size() if it is not there.
+std::size_t index_in(const std::vector<std::string_view>& names, const std::string& name) {
+  return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+}
+
 std::map<std::string_view, std::string (*)()>& libraries() {
   static std::map<std::string_view, std::string (*)()> by_candidate;
   return by_candidate;
@@ -70,23 +82,29 @@ std::string library_key(std::string_view candidate) {
   return at == libraries().end() ? "" : ", " + at->second();
 }
 
+std::optional<std::size_t> known_choice(std::string_view slot, const std::string& shape,
+                                        const std::vector<std::string_view>& names, const ExecContext& ctx) {
+  const std::optional<std::string> known = ctx.tuning->find(key_of(slot, shape, names, ctx));
+  const std::size_t index = known ? index_in(names, *known) : names.size();
+  return index < names.size() ? std::optional(index) : std::nullopt;
+}
+
+void record_choice(std::string_view slot, const std::string& shape, const std::vector<std::string_view>& names,
+                   std::size_t chosen, const ExecContext& ctx) {
+  ctx.tuning->record(key_of(slot, shape, names, ctx), std::string(names[chosen]));
+}
+
 std::size_t measured_choice(std::string_view slot, const std::string& shape, const std::vector<std::string_view>& names,
                             const Run& run, const ExecContext& ctx) {
-  std::string candidates;
-  for (const std::string_view name : names) candidates += str(candidates.empty() ? "" : "|", name);
-  const std::string key = str(slot, ", ", ctx.stream.impl().device_name(), ", ", candidates,
-                              ctx.deterministic ? ", deterministic, " : ", ", shape);
-  const auto index_of = [&](const std::string& name) {
-    return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
-  };
+  const std::string key = key_of(slot, shape, names, ctx);
   const std::optional<std::string> known = ctx.tuning->find(key);
-  if (known && index_of(*known) < names.size()) return index_of(*known);
+  if (known && index_in(names, *known) < names.size()) return index_in(names, *known);
   if (known)
     log::warn("expected the recorded choice for ", key, " to be one of these kernels, got '", *known,
               "'. A kernel is chosen again, so results may differ in rounding from earlier results");
   const bool measures = ctx.tuning->measures() && !ctx.stream.impl().recording();
   const std::size_t best = measures ? fastest(key, names, run, ctx) : 0;
-  const std::size_t chosen = index_of(ctx.tuning->record(key, std::string(names[best]), known));
+  const std::size_t chosen = index_in(names, ctx.tuning->record(key, std::string(names[best]), known));
   return chosen < names.size() ? chosen : best;
 }
 

@@ -92,6 +92,9 @@ class Kernel {
     Fn fn;
     Supports supports = nullptr;  // null if it supports all valid arguments
     int priority = 0;             // higher is tried first; 0: last resort, never measured against higher ones
+    // A cheap test that returns true if `supports` does, and possibly more often. Set it if `supports` is slow, because
+    // it opens a library: `supports` is then skipped if another candidate is known to be the fastest. May be null.
+    Supports may_support = nullptr;
   };
 
   // Returns the candidate to run if ctx.tuning is set.

@@ -3,12 +3,13 @@
 
 namespace ring {
 
-// RMSNorm (Zhang and Sennrich 2019, eq. 4): y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps), over the last dim.
+// RMSNorm (Zhang and Sennrich 2019, eq. 4): y = x * rstd * (w + w_offset), rstd = 1 / sqrt(mean(x^2) + eps), over the
+// last dim. For weights centred on 0 (Gemma), w_offset is 1, added in f32.
 // x, y [N,C] or [N,H,C], rows may be strided, y may be x; w [C]; all of one type, f32 or bf16. rstd [rows] f32 is an
 // output that the backward needs. Arithmetic and statistics are f32.
 struct RmsNorm {
   Tensor x, w, y, rstd;
-  float eps = 1e-5f;
+  float eps = 1e-5f, w_offset = 0;
 };
 inline Cost cost(const RmsNorm& a) { return cost_of(a.x, {a.x, a.w, a.y}); }
 inline constinit Kernel<RmsNorm> rms_norm_kernel{"rms_norm"};
@@ -21,6 +22,7 @@ struct RmsNormBackward {
   Tensor dx, dw;
   float beta_x = 0, beta_w = 0;
   Tensor max = {};
+  float w_offset = 0;
 };
 inline Cost cost(const RmsNormBackward& a) {
   return cost_of(a.x, {a.x, a.w, a.dy, a.dx, a.beta_x != 0 ? a.dx : Tensor{}, a.dw});

@@ -13,8 +13,10 @@
 namespace ring {
 namespace {
 
-float score_scale(const ModelConfig& c) {
-  const double factor = c.positions == Positions::rope ? rope_attention_factor(c.rope) : 1;
+float score_scale(const ModelConfig& c, std::int64_t layer) {
+  const RopeConfig& rope = *ropes_of(c)[static_cast<std::size_t>(layer)];
+  const double factor = c.positions == Positions::rope ? rope_attention_factor(rope) : 1;
+  if (c.attention_scale > 0) return static_cast<float>(factor * factor * c.attention_scale);
   return static_cast<float>(factor * factor) / std::sqrt(static_cast<float>(c.head_dim));
 }
 
@@ -48,14 +50,20 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, std:
       qkv_(at, qkv_outputs(c), c.width, c.biases != Biases::none, Cut::outputs),
       out_(at, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
            c.biases == Biases::all, Cut::inputs),
-      scale_(score_scale(c)),
+      scale_(score_scale(c, layer)),
       dropout_(static_cast<float>(c.attention_dropout)),
       dropout_site_(dropout_site),
-      eps_(static_cast<float>(c.norm_eps)) {
+      eps_(static_cast<float>(c.norm_eps)),
+      norm_offset_(norm_offset(c)),
+      soft_cap_(static_cast<float>(c.attention_soft_cap)) {
   if (c.qk_norm) {
-    q_norm_ = &at.params.add({{at("q_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
-    k_norm_ = &at.params.add({{at("k_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
+    const bool whole = c.qk_norm_over == QkNormOver::projection;
+    const std::int64_t q = whole ? heads_ * head_dim_ : head_dim_, k = whole ? kv_heads_ * head_dim_ : head_dim_;
+    q_norm_ = &at.params.add({{at("q_norm.weight"), 0, q, norm_init(c)}}, 0);
+    k_norm_ = &at.params.add({{at("k_norm.weight"), 0, k, norm_init(c)}}, 0);
   }
+  const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
+  if (c.learned_sinks) sinks_ = &at.params.add({{at("sinks"), 0, c.heads, normal}}, 0, {.cut = Cut::outputs});
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.heads * head_dim_, c);
   const VariantSetup setup{at, c, layer, attention_of(c, layer), pattern};
   for (const AttentionVariantKind* kind : attention_variants())
@@ -89,6 +97,7 @@ void AttentionLayer::set_blocks(Pattern p) {
 ParamList AttentionLayer::parameters() const {
   ParamList all = qkv_.parameters();
   if (q_norm_) all += {q_norm_, k_norm_};
+  if (sinks_) all += {sinks_};
   if (sub_norm_) all += sub_norm_->parameters();
   for (const Variant& v : variants_) all += v.part->parameters();
   return all += out_.parameters();
@@ -111,13 +120,14 @@ SelfAttention AttentionLayer::options(bool training, Qkv& final) const {
   s.heads = heads_;
   s.kv_heads = kv_heads_;
   s.head_dim = head_dim_;
-  s.attention = {scale_, pattern_, training ? dropout_ : 0, dropout_site_};
+  s.attention = {scale_, soft_cap_, pattern_, training ? dropout_ : 0, dropout_site_};
   s.inv_freq = inv_freq_;
   if (q_norm_) {
     s.q_norm = q_norm_->var;
     s.k_norm = k_norm_->var;
   }
-  s.norm_eps = eps_;
+  if (sinks_) s.sinks = sinks_->var;
+  s.norm_eps = eps_, s.norm_offset = norm_offset_;
   s.queries = &final.q, s.keys = &final.k, s.values = &final.v;
   s.watch = watch_of(watch);
   return s;
@@ -161,19 +171,30 @@ Tensor AttentionLayer::decode(const Tensor& qkv, const NewTokens& tokens, const 
   Tensor k = qkv.narrow(1, nq, nkv).split_dim(1, head_dim_);
   const Tensor v = qkv.narrow(1, nq + nkv, nkv).split_dim(1, head_dim_);
   if (q_norm_) {
-    const auto normed = [&](const Tensor& x, const Param& w) {
-      Tensor y = ctx.empty(x.shape(), x.dtype());
-      rms_norm_kernel({x, w.var.value, y, ctx.empty({x.dim(0) * x.dim(1)}), eps_}, ctx);
-      return y;
+    const auto normed = [&](std::int64_t first, std::int64_t width, const Param& w) {
+      const Tensor x = qkv.narrow(1, first, width).split_dim(1, w.var.value.numel());
+      const Tensor y = ctx.empty(x.shape(), x.dtype());
+      rms_norm_kernel({x, w.var.value, y, ctx.empty({x.dim(0) * x.dim(1)}), eps_, norm_offset_}, ctx);
+      return y.view({batch, -1, head_dim_});
     };
-    q = normed(q, *q_norm_);
-    k = normed(k, *k_norm_);
+    q = normed(0, nq, *q_norm_);
+    k = normed(nq, nkv, *k_norm_);
   }
   if (inv_freq_.defined())
     for (const Tensor& t : {q, k}) rotate(t, tokens.seqs, inv_freq_, ctx);
   cache.append(tokens, q, k, v);
   const Tensor y = ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
-  cache.decode(pattern_, {.q = q, .k = {}, .v = {}, .out = y, .rows = {}, .starts = {}, .scale = scale_}, tokens);
+  cache.decode(pattern_,
+               {.q = q,
+                .k = {},
+                .v = {},
+                .out = y,
+                .rows = {},
+                .starts = {},
+                .scale = scale_,
+                .soft_cap = soft_cap_,
+                .sinks = sinks_ ? sinks_->var.value : Tensor{}},
+               tokens);
   return y.view({batch, nq});
 }
 

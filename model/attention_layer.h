@@ -15,27 +15,25 @@
 #include "model/config.h"
 #include "model/kv_cache.h"
 #include "model/layers.h"
+#include "model/mixer.h"
 #include "model/params.h"
 
 namespace ring {
 
-class AttentionLayer {
+class AttentionLayer final : public MixerLayer {
  public:
   // pattern: the pattern of the layer's section, for all heads. dropout_site: site of the dropout masks on attention
   // weights.
   AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer, const Pattern&,
                  const Tensor& inv_freq, std::uint32_t dropout_site);
   // Returns attention(x) + residual, [N,C]; residual may be none.
-  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, ForwardPass&) const;
-  // Like the overload above, with a cache whose sequences hold lengths[b] tokens: either all 0 with any number of new
-  // tokens, or one new token each.
+  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, ForwardPass&) const override;
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, ForwardPass&, LayerCache&,
-                 const std::vector<std::int32_t>& lengths) const;
-  // Returns an empty cache for `batch` sequences of at most `capacity` tokens. before: the caches of earlier layers.
-  // Throws Error if a variant of the layer does not support the type.
+                 const std::vector<std::int32_t>& lengths) const override;
   LayerCache make_cache(std::int64_t batch, std::int64_t capacity, std::span<const LayerCache> before,
-                        const ExecContext&, KvCacheType = KvCacheType::automatic) const;
-  ParamList parameters() const;
+                        const ExecContext&, KvCacheType = KvCacheType::automatic) const override;
+  ParamList parameters() const override;
+  AttentionLayer* attention() override { return this; }
   // Returns the parameters of one variant; empty if the layer does not have it.
   ParamList parameters_of(const AttentionVariantKind&) const;
   // Returns the metric name of the loss that is added to Probes::auxiliary_loss; empty if there is none.
@@ -82,13 +80,14 @@ class AttentionLayer {
   Linear qkv_;
   Param* q_norm_ = nullptr;
   Param* k_norm_ = nullptr;
+  Param* sinks_ = nullptr;  // [heads_], only with model.learned_sinks
   std::optional<Norm> sub_norm_;
   std::vector<Variant> variants_;
   Linear out_;
   float scale_;    // factor on the scores
   float dropout_;  // dropout rate on attention weights
   std::uint32_t dropout_site_;
-  float eps_;
+  float eps_, norm_offset_, soft_cap_;
 };
 
 }  // namespace ring

@@ -37,7 +37,8 @@ void add_foreign_keys(const RopeConfig& c, std::vector<SettingProblem>& errors) 
     const std::string& key = mine.fields[i].name;
     const std::string value = config::to_text(mine.fields[i].node.get());
     const std::string unset = config::to_text(defaults.fields[i].node.get());
-    if (key == "theta" || key == "scaling" || value == unset || reads(here, key)) continue;
+    const bool always = key == "theta" || key == "scaling" || key == "partial_rotary_factor";
+    if (always || value == unset || reads(here, key)) continue;
     errors.push_back(
         inherited_setting(key, "scaling", unset,
                           str(key, ": ", value, " has no effect with scaling: ", config::to_text(scaling->node.get()),
@@ -70,6 +71,8 @@ void RopeConfig::fields(Fields& f) {
     in_range(1e-6, 1e6));
   f("attention_factor", attention_factor, "yarn: factor applied to rotated queries and keys; 0 = 0.1 ln(factor) + 1",
     in_range(0, 1e6));
+  f("partial_rotary_factor", partial_rotary_factor,
+    "share of a head's channels that is rotated, from the first channel on; 0 = none", in_range(0, 1));
 }
 
 void RopeConfig::validate(std::vector<SettingProblem>& errors) const {
@@ -81,6 +84,29 @@ void RopeConfig::validate(std::vector<SettingProblem>& errors) const {
     errors.push_back(str("beta_fast: ", beta_fast, " is not above beta_slow = ", beta_slow));
 }
 
+void LayerRopeConfig::fields(Fields& f) {
+  f("layers", layers, "layers, counted from 0: numbers and ranges (0,4-7), every 4 from 3, or both", non_empty());
+  f("rope", rope, "rotary position embedding of these layers, instead of model.rope");
+}
+
+namespace {
+
+void norm_fields(ModelConfig& c, Fields& f) {
+  f("norm", c.norm, "normalisation layers: LayerNorm or RMSNorm",
+    choices<NormKind>({{"layer", NormKind::layer}, {"rms", NormKind::rms}}));
+  f("norm_place", c.norm_place, "where blocks have norms; sub: as in MAGNETO, sandwich: Gemma 2, reordered: OLMo 2",
+    choices<NormPlace>({{"pre", NormPlace::pre},
+                        {"post", NormPlace::post},
+                        {"sub", NormPlace::sub},
+                        {"sandwich", NormPlace::sandwich},
+                        {"reordered", NormPlace::reordered}}),
+    docs_page("training.md#settings-of-published-families"));
+  f("norm_eps", c.norm_eps, "epsilon added to the variance", in_range(1e-30, 1));
+  f("norm_zero_centered", c.norm_zero_centered, "RMSNorm multiplies by 1 + weight, and weights start at 0 (Gemma)");
+}
+
+}  // namespace
+
 void ModelConfig::fields(Fields& f) {
   if (architecture_names().size() > 1)
     f("architecture", architecture, "network architecture", one_of(architecture_names()));
@@ -91,25 +117,41 @@ void ModelConfig::fields(Fields& f) {
   f("heads", heads, "query heads", in_range(1, 1 << 16));
   f("kv_heads", kv_heads, "key/value heads (grouped-query attention); 0 = heads", in_range(0, 1 << 16));
   f("head_dim", head_dim, "channels per head, a multiple of 8; 0 = width / heads", in_range(0, 1 << 16));
-  f("mlp_width", mlp_width, "hidden channels of the MLP; 0 = 4 x width, for swiglu 8/3 x width rounded up to 32",
+  f("mlp_width", mlp_width,
+    "hidden channels of the MLP; 0 = 4 x width, or 8/3 x width rounded up to 32 (swiglu, geglu_tanh)",
     in_range(0, 1 << 24));
-  f("norm", norm, "normalisation layers: LayerNorm or RMSNorm",
-    choices<NormKind>({{"layer", NormKind::layer}, {"rms", NormKind::rms}}));
-  f("norm_place", norm_place,
-    "place of norms: before each sublayer (pre), after it (post), or before and inside it (sub, MAGNETO)",
-    choices<NormPlace>({{"pre", NormPlace::pre}, {"post", NormPlace::post}, {"sub", NormPlace::sub}}));
-  f("norm_eps", norm_eps, "epsilon added to the variance", in_range(1e-30, 1));
+  norm_fields(*this, f);
   f("positions", positions, "how positions are encoded",
     choices<Positions>({{"learned", Positions::learned}, {"rope", Positions::rope}, {"none", Positions::none}}));
   f("rope", rope, "rotary position embedding");
+  f("rope_layers", rope_layers, "layers with a different rope; if several entries name a layer, the last one applies",
+    at_most_items(1024));
   f("attention", attention, "pairs of tokens that attention keeps, in all layers");
   f("attention_layers", attention_layers,
     "layers with different attention; if several entries name a layer, the last one applies", at_most_items(1024));
+  f("mixers", mixers, "the layer that mixes tokens, by block; the list repeats; empty = attention in all blocks",
+    choices<Mixer>({{"attention", Mixer::attention}, {"gated_delta_net", Mixer::gated_delta_net}}), at_most_items(1024),
+    docs_page("linear_attention.md#what-a-layer-computes"));
+  f("gated_delta_net", gated_delta_net, "linear attention of the blocks for which model.mixers says gated_delta_net");
   f("mlp", mlp, "activation of the MLP",
-    choices<Mlp>({{"gelu", Mlp::gelu}, {"gelu_tanh", Mlp::gelu_tanh}, {"swiglu", Mlp::swiglu}, {"relu2", Mlp::relu2}}));
+    choices<Mlp>({{"gelu", Mlp::gelu},
+                  {"gelu_tanh", Mlp::gelu_tanh},
+                  {"swiglu", Mlp::swiglu},
+                  {"geglu_tanh", Mlp::geglu_tanh},
+                  {"relu2", Mlp::relu2}}));
   f("biases", biases, "projections with a bias; all: LayerNorm too",
     choices<Biases>({{"none", Biases::none}, {"all", Biases::all}, {"qkv", Biases::qkv}}));
-  f("qk_norm", qk_norm, "normalise queries and keys per head (RMS)");
+  f("qk_norm", qk_norm, "apply RMSNorm to queries and keys");
+  f("qk_norm_over", qk_norm_over, "channels that qk_norm normalizes together: one head's, or all heads' (OLMo 2)",
+    choices<QkNormOver>({{"head", QkNormOver::head}, {"projection", QkNormOver::projection}}));
+  f("learned_sinks", learned_sinks,
+    "add one learned logit per head to attention's softmax, and drop its probability (gpt-oss)",
+    docs_page("training.md#settings-of-published-families"));
+  f("attention_scale", attention_scale, "scores of attention are q.k x this; 0 = 1 / sqrt(head_dim)", in_range(0, 1e6));
+  f("attention_soft_cap", attention_soft_cap,
+    "scores become cap x tanh(score / cap) (Gemma 2); 0 = no cap; dense attention and windows only", in_range(0, 1e6));
+  f("logit_soft_cap", logit_soft_cap, "logits become cap x tanh(logit / cap) (Gemma 2); 0 = no cap", in_range(0, 1e6));
+  f("embedding_scale", embedding_scale, "multiplier of token embeddings; sqrt(width) in Gemma", in_range(1e-6, 1e6));
   f("tied_embeddings", tied_embeddings, "use the token embedding as the output head's weight");
   f("dropout", dropout, "dropout rate of the embedding and of each sublayer's output", in_range(0, 0.95));
   f("attention_dropout", attention_dropout, "dropout rate of attention probabilities, after the softmax",
@@ -130,14 +172,19 @@ constexpr double kMaxParameters = 0x1p50;
 double count_of_parameters(const ModelConfig& c) {
   const auto width = static_cast<double>(c.width), dim = static_cast<double>(c.head_dim);
   const double attention = static_cast<double>(2 * c.heads + 2 * c.kv_heads) * dim * width;
-  const double mlp = static_cast<double>(c.mlp == Mlp::swiglu ? 3 : 2) * width * static_cast<double>(c.mlp_width);
+  const GatedDeltaNetConfig& g = c.gated_delta_net;
+  const double states = has_gated_delta_net(c) ? static_cast<double>(2 * g.key_heads + 3 * g.value_heads) *
+                                                     static_cast<double>(std::max(g.key_width, g.value_width)) *
+                                                     static_cast<double>(c.width + g.conv_kernel)
+                                               : 0;
+  const double mlp = static_cast<double>(is_gated(c.mlp) ? 3 : 2) * width * static_cast<double>(c.mlp_width);
   const double embeddings = static_cast<double>(2 * c.vocab_size + c.context) * width;
-  return static_cast<double>(c.layers) * (attention + mlp) + embeddings;
+  return static_cast<double>(c.layers) * (std::max(attention, states) + mlp) + embeddings;
 }
 
-std::string wrong_layers(const LayerAttentionConfig& entry, std::int64_t layers) {
+std::string wrong_layers(const std::string& list, std::int64_t layers) {
   try {
-    parse_layer_list(entry.layers, layers);
+    parse_layer_list(list, layers);
     return "";
   } catch (const Error& e) {
     return e.what();
@@ -179,6 +226,49 @@ std::string wrong_kv_heads(const ModelConfig& c) {
                                                    ". Use ", nearest(c.kv_heads, c.heads, fits));
 }
 
+constexpr double kMinSoftCap = 1e-3;  // so that the inverse of a cap cannot overflow f32
+
+void check_soft_caps(const ModelConfig& c, std::vector<SettingProblem>& errors) {
+  for (const auto& [key, cap] :
+       {std::pair{"attention_soft_cap", c.attention_soft_cap}, std::pair{"logit_soft_cap", c.logit_soft_cap}})
+    if (cap > 0 && cap < kMinSoftCap)
+      errors.push_back(str(key, ": ", cap, " is below ", kMinSoftCap, ". Use a larger cap, or 0 for none"));
+  const auto capable = [](const AttentionConfig& a) {
+    return a.pools.empty() && (a.kind == "dense" || a.kind == "window");
+  };
+  if (c.attention_soft_cap > 0 &&
+      (!capable(c.attention) || !std::ranges::all_of(c.attention_layers, capable, &LayerAttentionConfig::attention)))
+    errors.push_back(str("attention_soft_cap: ", c.attention_soft_cap,
+                         ", but only dense attention and windows have a soft cap. Set it to 0, or use attention kind "
+                         "dense or window without pools in all layers"));
+}
+
+void check_rope_layers(const ModelConfig& c, std::vector<SettingProblem>& errors) {
+  if (!c.rope_layers.empty() && c.positions != Positions::rope)
+    errors.push_back(unused_setting("rope_layers: has no effect without model.positions: rope. Leave it out"));
+  for (std::size_t i = 0; i < c.rope_layers.size(); ++i) {
+    const LayerRopeConfig& entry = c.rope_layers[i];
+    if (const std::string wrong = wrong_layers(entry.layers, c.layers); !wrong.empty())
+      errors.push_back(str("rope_layers[", i, "].layers: ", wrong));
+    check_attention_layers(str("rope_layers[", i, "].layers"), entry.layers, c.layers, attention_layers_of(c), errors);
+    if (c.rope.scaling == RopeScaling::dynamic || entry.rope.scaling == RopeScaling::dynamic)
+      errors.push_back(str("rope_layers[", i, "]: layers cannot differ with rope.scaling: dynamic. Use yarn"));
+  }
+}
+
+// Adds a problem for each attention setting that is set although no layer has attention.
+void check_unused_attention(const ModelConfig& c, std::vector<SettingProblem>& errors) {
+  if (!attention_layers_of(c).empty()) return;
+  for (const auto& [key, given] : {std::pair{"qk_norm", c.qk_norm},
+                                   {"learned_sinks", c.learned_sinks},
+                                   {"attention_scale", c.attention_scale > 0},
+                                   {"attention_soft_cap", c.attention_soft_cap > 0},
+                                   {"attention_dropout", c.attention_dropout > 0}})
+    if (given)
+      errors.push_back(unused_setting(
+          str(key, ": has no effect, because all layers are gated delta nets (model.mixers). Leave it out")));
+}
+
 }  // namespace
 
 void ModelConfig::validate(std::vector<SettingProblem>& errors) const {
@@ -199,8 +289,19 @@ void ModelConfig::validate(std::vector<SettingProblem>& errors) const {
                          ", but attention with pools cannot drop probabilities. Set it to 0 (model.dropout still "
                          "applies), or leave the pools out"));
   for (std::size_t i = 0; i < attention_layers.size(); ++i)
-    if (const std::string wrong = wrong_layers(attention_layers[i], layers); !wrong.empty())
+    if (const std::string wrong = wrong_layers(attention_layers[i].layers, layers); !wrong.empty())
       errors.push_back(str("attention_layers[", i, "].layers: ", wrong));
+  check_rope_layers(*this, errors);
+  if (norm_zero_centered && norm != NormKind::rms)
+    errors.push_back("norm_zero_centered: requires model.norm: rms. Set that, or leave norm_zero_centered out");
+  if (qk_norm_over != QkNormOver::head && !qk_norm)
+    errors.push_back(unused_setting("qk_norm_over: projection has no effect without model.qk_norm. Leave it out"));
+  check_soft_caps(*this, errors);
+  check_unused_attention(*this, errors);
+  if (const ModelConfig whole = resolved(); !has_gated_delta_net(*this))
+    validate_unused(gated_delta_net, errors);
+  else
+    validate_mixers({whole.gated_delta_net, attention, attention_layers, layers, attention_layers_of(*this)}, errors);
   if (const double count = count_of_parameters(resolved()); errors.empty() && count > kMaxParameters)
     errors.push_back(str("width: the model would have ", count, " parameters, but at most ", kMaxParameters,
                          " are supported. Lower layers, width, heads, head_dim, mlp_width, vocab_size or context"));
@@ -210,14 +311,42 @@ ModelConfig ModelConfig::resolved() const {
   ModelConfig c = *this;
   if (!c.kv_heads) c.kv_heads = c.heads;
   if (!c.head_dim) c.head_dim = c.width / c.heads;
-  if (!c.mlp_width) c.mlp_width = c.mlp == Mlp::swiglu ? (c.width * 8 / 3 + 31) / 32 * 32 : 4 * c.width;
+  if (!c.mlp_width) c.mlp_width = is_gated(c.mlp) ? (c.width * 8 / 3 + 31) / 32 * 32 : 4 * c.width;
+  if (has_gated_delta_net(c)) c.gated_delta_net = resolved_for(c.gated_delta_net, c.heads, c.head_dim);
   return c;
 }
 
+std::vector<const RopeConfig*> ropes_of(const ModelConfig& c) {
+  std::vector<const RopeConfig*> of_layer(static_cast<std::size_t>(c.layers), &c.rope);
+  for (const LayerRopeConfig& entry : c.rope_layers)
+    for (const std::int64_t layer : parse_layer_list(entry.layers, c.layers))
+      of_layer[static_cast<std::size_t>(layer)] = &entry.rope;
+  return of_layer;
+}
+
+std::int64_t rotary_channels(const RopeConfig& c, std::int64_t head_dim) {
+  return static_cast<std::int64_t>(static_cast<double>(head_dim) * c.partial_rotary_factor) / 2 * 2;
+}
+
+Mixer mixer_of(const ModelConfig& c, std::int64_t layer) {
+  return c.mixers.empty() ? Mixer::attention : c.mixers[static_cast<std::size_t>(layer) % c.mixers.size()];
+}
+
+std::vector<std::int64_t> attention_layers_of(const ModelConfig& c) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t layer = 0; layer < c.layers; ++layer)
+    if (mixer_of(c, layer) == Mixer::attention) all.push_back(layer);
+  return all;
+}
+
+bool has_gated_delta_net(const ModelConfig& c) { return std::ssize(attention_layers_of(c)) < c.layers; }
+
 std::vector<std::int64_t> possible_slices(const ModelConfig& c) {
+  if (c.qk_norm && c.qk_norm_over == QkNormOver::projection) return {1};  // the norm covers all heads
   std::vector<std::int64_t> possible;
+  const std::int64_t states = has_gated_delta_net(c) ? c.gated_delta_net.key_heads : 0;  // a divisor of value_heads
   for (std::int64_t n = 1; n <= c.kv_heads; ++n)
-    if (c.heads % n == 0 && c.kv_heads % n == 0 && c.mlp_width % n == 0) possible.push_back(n);
+    if (states % n == 0 && c.heads % n == 0 && c.kv_heads % n == 0 && c.mlp_width % n == 0) possible.push_back(n);
   return possible;
 }
 

@@ -6,6 +6,7 @@
 #include "comm/communicator.h"
 #include "core/philox.h"
 #include "kernels/matmul.h"
+#include "model/gated_delta_net.h"
 #include "model/patterns.h"
 #include "model/rope.h"
 #include "model/scopes.h"
@@ -17,8 +18,8 @@ namespace {
 // instead. Throws in that case if the pass is recorded for a backward: the recomputation of a checkpointed segment
 // would read the copy, which is destroyed by then. seen: tokens of each document that a cache holds.
 template <class Pass>
-Var with_frequencies(const ModelConfig& c, const Sequences& seqs, const std::vector<std::int32_t>& seen,
-                     const Run& run, const Pass& pass) {
+Var with_frequencies(const ModelConfig& c, const Sequences& seqs, const std::vector<std::int32_t>& seen, const Run& run,
+                     const Pass& pass) {
   if (c.positions != Positions::rope) return pass(seqs);
   const Tensor own = stretched_frequencies(c.rope, c.head_dim, seqs, seen, run.ctx);
   if (!own.defined()) return pass(seqs);
@@ -27,6 +28,32 @@ Var with_frequencies(const ModelConfig& c, const Sequences& seqs, const std::vec
   Sequences copy = seqs;
   copy.inv_freq = own;
   return pass(copy);
+}
+
+bool has_out_norms(NormPlace place) { return place == NormPlace::sandwich || place == NormPlace::reordered; }
+
+std::optional<Norm> norm_at(const ParamPrefix& at, const char* name, const ModelConfig& c, bool exists) {
+  return exists ? std::optional<Norm>(std::in_place, at.child(name), c.width, c) : std::nullopt;
+}
+
+// Returns, for each layer, the index of its rotary frequencies in Decoder::inv_freqs_: 0 for model.rope, 1 + i for
+// entry i of model.rope_layers.
+std::vector<std::size_t> rope_indices(const ModelConfig& c) {
+  std::vector<std::size_t> indices;
+  for (const RopeConfig* rope : ropes_of(c)) {
+    std::size_t i = c.rope_layers.size();
+    while (i > 0 && rope != &c.rope_layers[i - 1].rope) --i;
+    indices.push_back(i);
+  }
+  return indices;
+}
+
+std::unique_ptr<MixerLayer> make_mixer(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer,
+                                       const Pattern& pattern, const Tensor& inv_freq) {
+  if (mixer_of(c, layer) == Mixer::gated_delta_net)
+    return std::make_unique<GatedDeltaNet>(at.child("gated_delta_net"), c);
+  return std::make_unique<AttentionLayer>(at.child("attention"), c, layer, pattern, inv_freq,
+                                          site_of(str("dropout.weights.", layer)));
 }
 
 }  // namespace
@@ -38,51 +65,64 @@ DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int
       dropout_(static_cast<float>(c.dropout)),
       attention_site_(site_of(str("dropout.attention.", layer))),
       mlp_site_(site_of(str("dropout.mlp.", layer))),
-      attention_norm_(at.child("attention_norm"), c.width, c),
-      mlp_norm_(at.child("mlp_norm"), c.width, c),
-      attention_(at.child("attention"), c, layer, pattern, inv_freq, site_of(str("dropout.weights.", layer))),
+      attention_norm_(norm_at(at, "attention_norm", c, c.norm_place != NormPlace::reordered)),
+      mlp_norm_(norm_at(at, "mlp_norm", c, c.norm_place != NormPlace::reordered)),
+      attention_out_norm_(norm_at(at, "attention_out_norm", c, has_out_norms(c.norm_place))),
+      mlp_out_norm_(norm_at(at, "mlp_out_norm", c, has_out_norms(c.norm_place))),
+      mixer_(make_mixer(at, c, layer, pattern, inv_freq)),
       mlp_(make_ffn(at.child("mlp"), c, layer)) {}
 
 ParamList DecoderBlock::parameters() const {
-  ParamList all = attention_norm_.parameters();
-  all += attention_.parameters();
-  all += mlp_norm_.parameters();
-  return all += mlp_->parameters();
+  ParamList all;
+  const auto add = [&](const std::optional<Norm>& norm) {
+    if (norm) all += norm->parameters();
+  };
+  add(attention_norm_);
+  all += mixer_->parameters();
+  add(attention_out_norm_);
+  add(mlp_norm_);
+  all += mlp_->parameters();
+  add(mlp_out_norm_);
+  return all;
 }
 
 // Adds x to the sublayer's result: in the sublayer's last GEMM, or together with dropout if there is dropout.
 template <class Sublayer>
-Var DecoderBlock::add_sublayer(Run& run, const Var& x, const Norm& norm, std::uint32_t dropout_site,
+Var DecoderBlock::add_sublayer(Run& run, const Var& x, const std::optional<Norm>& norm,
+                               const std::optional<Norm>& out_norm, std::uint32_t dropout_site,
                                const Sublayer& sublayer) const {
   const bool post = place_ == NormPlace::post;
-  const Var in = post ? x : norm(run, x);
+  const Var in = post || !norm ? x : (*norm)(run, x);
   const float rate = run.training ? dropout_ : 0;
+  if (out_norm) return dropout_add(run, (*out_norm)(run, sublayer(run, in, Var{})), x, rate, dropout_site);
   const Var y = rate == 0 ? sublayer(run, in, x) : dropout_add(run, sublayer(run, in, Var{}), x, rate, dropout_site);
-  return post ? norm(run, y) : y;
+  return post ? (*norm)(run, y) : y;
 }
 
 template <class Attend>
 Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
-  const Var h = runner.attention(
-      run, x, [&](Run& r, const Var& rows) { return add_sublayer(r, rows, attention_norm_, attention_site_, attend); });
-  return runner.mlp(run, h,
-                    [&](Run& r, const Var& rows) { return add_sublayer(r, rows, mlp_norm_, mlp_site_, *mlp_); });
+  const Var h = runner.attention(run, x, [&](Run& r, const Var& rows) {
+    return add_sublayer(r, rows, attention_norm_, attention_out_norm_, attention_site_, attend);
+  });
+  return runner.mlp(run, h, [&](Run& r, const Var& rows) {
+    return add_sublayer(r, rows, mlp_norm_, mlp_out_norm_, mlp_site_, *mlp_);
+  });
 }
 
 Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, ForwardPass& pass) const {
   return forward(run, x,
-                 [&](Run& r, const Var& in, const Var& residual) { return attention_(r, in, seqs, residual, pass); });
+                 [&](Run& r, const Var& in, const Var& residual) { return (*mixer_)(r, in, seqs, residual, pass); });
 }
 
 Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, ForwardPass& pass, LayerCache& cache,
                              const std::vector<std::int32_t>& lengths) const {
   return forward(run, x, [&](Run& r, const Var& in, const Var& residual) {
-    return attention_(r, in, seqs, residual, pass, cache, lengths);
+    return (*mixer_)(r, in, seqs, residual, pass, cache, lengths);
   });
 }
 
 Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, const MakeFfn& make_ffn)
-    : config_(config.resolved()), scheduled_(config_) {
+    : config_(config.resolved()), scheduled_(config_), inv_freqs_(1 + config_.rope_layers.size()) {
   const ModelConfig& c = config_;
   RING_CHECK(c.vocab_size > 0, "the model needs a vocabulary size");
   const ParamPrefix root{params_, ""};
@@ -95,9 +135,11 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, const Ma
     position_table_->table = true;
   }
   const std::vector<Pattern> patterns = patterns_of(c);
-  for (std::int64_t i = 0; i < c.layers; ++i)
-    blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_,
-                         make_ffn);
+  const std::vector<std::size_t> ropes = rope_indices(c);
+  for (std::int64_t i = 0; i < c.layers; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[at], inv_freqs_[ropes[at]], make_ffn);
+  }
   for (const AttentionVariantKind* kind : attention_variants())
     if (kind->make_state) states_.push_back(kind->make_state(*this, patterns));
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
@@ -129,8 +171,10 @@ void Decoder::on_shard() {
   const std::int64_t kv_heads = c.kv_heads / slice.size;
   const KvHeads own{slice.rank * kv_heads, kv_heads};
   const std::vector<Pattern> patterns = patterns_of(c, own);
-  for (std::size_t i = 0; i < patterns.size(); ++i)
-    blocks_[i].attention().restrict_to_heads(c.heads / slice.size, own, patterns[i]);
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    blocks_[i].mixer().restrict_to_slices(slice.size);
+    if (AttentionLayer* a = blocks_[i].attention()) a->restrict_to_heads(c.heads / slice.size, own, patterns[i]);
+  }
 }
 
 void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host) {
@@ -152,19 +196,26 @@ void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host
 
 bool Decoder::set_attention_step(std::int64_t step) {
   bool changed = false;
-  for (DecoderBlock& block : blocks_) changed |= block.attention().set_step(step);
+  for (AttentionLayer* layer : attention_layers()) changed |= layer->set_step(step);
   return changed;
 }
 
 std::vector<AttentionLayer*> Decoder::attention_layers() {
   std::vector<AttentionLayer*> layers;
-  for (DecoderBlock& block : blocks_) layers.push_back(&block.attention());
+  for (DecoderBlock& block : blocks_)
+    if (AttentionLayer* layer = block.attention()) layers.push_back(layer);
   return layers;
+}
+
+std::vector<const MixerLayer*> Decoder::mixers() const {
+  std::vector<const MixerLayer*> all;
+  for (const DecoderBlock& block : blocks_) all.push_back(&block.mixer());
+  return all;
 }
 
 std::string Decoder::auxiliary_loss() const {
   for (const DecoderBlock& block : blocks_)
-    if (std::string name = block.attention().auxiliary_loss(); !name.empty()) return name;
+    if (const AttentionLayer* a = block.attention(); a && !a->auxiliary_loss().empty()) return a->auxiliary_loss();
   return "";
 }
 
@@ -176,7 +227,10 @@ std::vector<TrainingState*> Decoder::training_states() {
 }
 
 bool Decoder::chooses_keys() const {
-  return std::ranges::any_of(blocks_, [](const DecoderBlock& block) { return block.attention().selects(); });
+  return std::ranges::any_of(blocks_, [](const DecoderBlock& block) {
+    const AttentionLayer* a = block.attention();
+    return a && a->selects();
+  });
 }
 
 void Decoder::set_mlp_chunk(std::int64_t rows) {
@@ -185,12 +239,17 @@ void Decoder::set_mlp_chunk(std::int64_t rows) {
 
 void Decoder::allocate_constants(const ExecContext& ctx) {
   if (config_.positions != Positions::rope) return;
-  inv_freq_ = from_host(rope_frequencies(config_.rope, config_.head_dim), ctx.stream, Lifetime::run);
+  for (std::size_t i = 0; i < inv_freqs_.size(); ++i) {
+    const RopeConfig& rope = i == 0 ? config_.rope : config_.rope_layers[i - 1].rope;
+    const std::vector<float> frequencies = rope_frequencies(rope, config_.head_dim);
+    if (!frequencies.empty()) inv_freqs_[i] = from_host(frequencies, ctx.stream, Lifetime::run);
+  }
 }
 
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
   const ScopeGuard scope = run.enter({scopes::embedding});
   Var x = vocab_parallel_embedding(run, ids, token_table_->var);
+  if (config_.embedding_scale != 1) x = scale(run, x, static_cast<float>(config_.embedding_scale));
   if (position_table_) x = add(run, x, embedding(run, local_rows(run, seqs.positions), position_table_->var));
   if (run.training) x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
   show({scopes::embedding}, x);
@@ -221,7 +280,8 @@ bool Decoder::set_attention_tokens(std::int64_t tokens) {
   const Slice slice = params_.slice();
   const std::int64_t kv_heads = config_.kv_heads / slice.size;
   const std::vector<Pattern> patterns = patterns_of(config_, {slice.rank * kv_heads, kv_heads});
-  for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].attention().set_pattern(patterns[i]);
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
+    if (AttentionLayer* a = blocks_[i].attention()) a->set_pattern(patterns[i]);
   for (const auto& state : states_) state->on_patterns_set();
   return true;
 }
@@ -299,6 +359,7 @@ LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, Los
 
 LossOutput Decoder::head_loss(Run& run, const Var& x, LossHead options) const {
   options.vocab = config_.vocab_size;
+  options.soft_cap = static_cast<float>(config_.logit_soft_cap);
   const ScopeGuard scope = run.enter({scopes::loss_head});
   return cross_entropy_head(run, x, head().var, options);
 }
@@ -310,6 +371,8 @@ Tensor Decoder::logits(Run& run, const Tensor& hidden) const {
   const Tensor w = head().var.value.narrow(0, 0, config_.vocab_size);
   Tensor out = run.ctx.empty({hidden.dim(0), config_.vocab_size});
   matmul_kernel({hidden, w, out, false, true}, run.ctx);
+  const auto cap = static_cast<float>(config_.logit_soft_cap);
+  if (cap > 0) activate_kernel({.x = out, .y = out, .kind = Activation::soft_cap, .cap = cap}, run.ctx);
   return out;
 }
 

@@ -24,24 +24,26 @@ class DecoderBlock {
                  const std::vector<std::int32_t>& lengths) const;
   ParamList parameters() const;
 
-  AttentionLayer& attention() { return attention_; }
-  const AttentionLayer& attention() const { return attention_; }
+  MixerLayer& mixer() const { return *mixer_; }
+  AttentionLayer* attention() const { return mixer_->attention(); }  // null if the block has a different mixer
 
   BlockRunner runner;
 
  private:
-  // Returns x + sublayer(norm(x)), or norm(x + sublayer(x)) with model.norm_place: post. Applies dropout to the
-  // sublayer's output.
+  // Returns x + sublayer(norm(x)), or what model.norm_place says instead. Applies dropout to the output of the
+  // sublayer. out_norm: the norm of the output of the sublayer, if norm_place has one.
   template <class Sublayer>
-  Var add_sublayer(Run&, const Var& x, const Norm&, std::uint32_t dropout_site, const Sublayer&) const;
+  Var add_sublayer(Run&, const Var& x, const std::optional<Norm>& norm, const std::optional<Norm>& out_norm,
+                   std::uint32_t dropout_site, const Sublayer&) const;
   template <class Attend>
   Var forward(Run&, const Var& x, const Attend&) const;
 
   NormPlace place_;
   float dropout_;
   std::uint32_t attention_site_, mlp_site_;
-  Norm attention_norm_, mlp_norm_;
-  AttentionLayer attention_;
+  std::optional<Norm> attention_norm_, mlp_norm_;          // none with norm_place: reordered
+  std::optional<Norm> attention_out_norm_, mlp_out_norm_;  // only with sandwich and reordered
+  std::unique_ptr<MixerLayer> mixer_;
   std::unique_ptr<FfnLayer> mlp_;
 };
 
@@ -69,6 +71,7 @@ class Decoder : public Model {
   bool set_attention_tokens(std::int64_t tokens) override;
   bool set_attention_step(std::int64_t step) override;
   std::vector<AttentionLayer*> attention_layers() override;
+  std::vector<const MixerLayer*> mixers() const override;
   bool chooses_keys() const override;
   std::string auxiliary_loss() const override;
   std::vector<TrainingState*> training_states() override;
@@ -94,7 +97,7 @@ class Decoder : public Model {
   ModelConfig config_, scheduled_;  // config_: settings of the current stage; scheduled_: settings with their schedules
   std::vector<std::int64_t> change_points_ = attention_change_points(config_);
   std::optional<std::size_t> stage_;  // number of change_points_ applied; nullopt before set_attention_tokens()
-  Tensor inv_freq_;
+  std::vector<Tensor> inv_freqs_;  // for model.rope, then for each entry of model.rope_layers; undefined: no rotation
   Param* token_table_;
   Param* position_table_ = nullptr;
   std::deque<DecoderBlock> blocks_;

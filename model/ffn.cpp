@@ -5,7 +5,7 @@ namespace {
 
 std::vector<Linear::Output> mlp_outputs(const ModelConfig& c) {
   const float std = weight_std(c, c.width, c.mlp_width, true, false);
-  if (c.mlp == Mlp::swiglu) return {{"gate", c.mlp_width, std}, {"up", c.mlp_width, std}};
+  if (is_gated(c.mlp)) return {{"gate", c.mlp_width, std}, {"up", c.mlp_width, std}};
   return {{"up", c.mlp_width, std}};
 }
 
@@ -38,7 +38,10 @@ Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
   }
   Var h = in_(run, x);
   if (kind_ == Mlp::swiglu && !sub_norm_) return out_.after_swiglu(run, h, residual);
-  h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));
+  if (is_gated(kind_))
+    h = swiglu(run, h, kind_ == Mlp::swiglu ? Gate::silu : Gate::gelu_tanh);
+  else
+    h = activate(run, h, activation_of(kind_));
   if (sub_norm_) h = sub_norm_->normalize_across_tp(run, h);
   return out_(run, h, residual);
 }

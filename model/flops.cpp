@@ -16,11 +16,24 @@ std::vector<double> pairs_of_layers(const ModelConfig& c, std::int64_t context) 
   std::vector<std::pair<Pattern, double>> counted;
   std::vector<double> pairs;
   for (const Pattern& p : patterns_of(c)) {
+    if (mixer_of(c, std::ssize(pairs)) != Mixer::attention) {
+      pairs.push_back(0);
+      continue;
+    }
     auto at = std::ranges::find_if(counted, [&](const auto& known) { return same_pairs(known.first, p); });
     if (at == counted.end()) at = counted.insert(at, {p, kept_pairs(p, whole, whole, c.kv_heads)});
     pairs.push_back(at->second);
   }
   return pairs;
+}
+
+// Returns the FLOPs per token, forward and backward: 6 per weight of the matrices and of the convolution, and 18 per
+// element of the states (6 in the forward: S^T k, the update of S, and S^T q).
+double gated_delta_net_flops(const ModelConfig& c) {
+  const GatedDeltaNetConfig& g = c.gated_delta_net;
+  const auto matrices = static_cast<double>(c.width * (2 * g.keys() + 3 * g.values() + 2 * g.value_heads));
+  const auto conv = static_cast<double>((2 * g.keys() + g.values()) * g.conv_kernel);
+  return 6 * (matrices + conv) + 18 * static_cast<double>(g.values() * g.key_width);
 }
 
 }  // namespace
@@ -33,11 +46,14 @@ double attention_pairs(const ModelConfig& c, std::int64_t context) {
 std::vector<double> block_flops_per_token(const ModelConfig& c, std::int64_t context) {
   const double qkv = static_cast<double>((c.heads + 2 * c.kv_heads) * c.head_dim * c.width);
   const double out = static_cast<double>(c.heads * c.head_dim * c.width);
-  const double mlp = static_cast<double>((c.mlp == Mlp::swiglu ? 3 : 2) * c.width * c.mlp_width);
+  const double mlp = static_cast<double>((is_gated(c.mlp) ? 3 : 2) * c.width * c.mlp_width);
   const double queries = static_cast<double>(context ? context : c.context);
   std::vector<double> flops;
   for (const double pairs : pairs_of_layers(c, context))
-    flops.push_back(6 * (qkv + out + mlp) + 12 * static_cast<double>(c.heads * c.head_dim) * pairs / queries);
+    if (mixer_of(c, std::ssize(flops)) == Mixer::gated_delta_net)
+      flops.push_back(6 * mlp + gated_delta_net_flops(c));
+    else
+      flops.push_back(6 * (qkv + out + mlp) + 12 * static_cast<double>(c.heads * c.head_dim) * pairs / queries);
   return flops;
 }
 

@@ -13,7 +13,8 @@ double attention_pairs(const ModelConfig& resolved, std::int64_t context = 0);
 
 // Returns the FLOPs of one token, forward and backward: 6 per matrix weight (including the head, not the embedding),
 // and 12 * heads * head_dim per layer for each pair that attention keeps (Chowdhery et al. 2022, appendix B, where all
-// pairs count). Counts the pairs of a whole sequence, which is slow: cache the result.
+// pairs count). A gated delta net has no pairs: it takes 6 per weight of the convolution and 18 per element of its
+// state. Counts the pairs of a whole sequence, which is slow: cache the result.
 double flops_per_token(const ModelConfig& resolved, std::int64_t context = 0);
 
 // Returns the part of flops_per_token() that each block takes. The rest is head_flops_per_token().

@@ -75,6 +75,9 @@ struct LayerCache {
   std::int64_t sinks = 0;
   std::int64_t token_rows = 0;  // rows of each sequence that hold tokens
   std::vector<std::shared_ptr<VariantCache>> variants{};
+  // Used by gated delta nets instead of keys and values, in f32: the state [batch,value_heads,key_width,value_width]
+  // after the newest token, and the last inputs of the convolution [batch,conv_kernel-1,channels].
+  Tensor state{}, inputs{};
 
   std::int64_t row_of(std::int64_t token) const {
     return token < token_rows ? token : sinks + (token - sinks) % (token_rows - sinks);

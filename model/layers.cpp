@@ -60,15 +60,19 @@ Var Linear::after_swiglu(Run& run, const Var& gate_up, const Var& residual) cons
 
 ParamList Linear::parameters() const { return bias ? ParamList{weight, bias} : ParamList{weight}; }
 
+Init norm_init(const ModelConfig& c) { return {c.norm_zero_centered ? Init::Kind::zeros : Init::Kind::ones}; }
+float norm_offset(const ModelConfig& c) { return c.norm_zero_centered ? 1.0f : 0.0f; }
+
 Norm::Norm(const ParamPrefix& at, std::int64_t channels, const ModelConfig& c)
-    : weight(&at.params.add({{at("weight"), 0, channels, {Init::Kind::ones}}}, 0)),
+    : weight(&at.params.add({{at("weight"), 0, channels, norm_init(c)}}, 0)),
       kind(c.norm),
-      eps(static_cast<float>(c.norm_eps)) {
+      eps(static_cast<float>(c.norm_eps)),
+      w_offset(norm_offset(c)) {
   if (kind == NormKind::layer && c.biases == Biases::all) bias = &at.params.add({{at("bias"), 0, channels, {}}}, 0);
 }
 
 Var Norm::operator()(Run& run, const Var& x) const {
-  if (kind == NormKind::rms) return rms_norm(run, x, weight->var, eps);
+  if (kind == NormKind::rms) return rms_norm(run, x, weight->var, eps, w_offset);
   return layer_norm(run, x, weight->var, bias ? bias->var : Var{}, eps);
 }
 

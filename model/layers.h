@@ -39,6 +39,10 @@ struct Linear {
 // stream.
 float weight_std(const ModelConfig&, std::int64_t in, std::int64_t out, bool has_gain, bool writes_residual);
 
+// Return the initial value of norm weights, and the offset that norms add to them (model.norm_zero_centered).
+Init norm_init(const ModelConfig&);
+float norm_offset(const ModelConfig&);
+
 struct Norm {
   Norm(const ParamPrefix&, std::int64_t channels, const ModelConfig&);
   Var operator()(Run& run, const Var& x) const;
@@ -50,7 +54,7 @@ struct Norm {
   Param* weight;
   Param* bias = nullptr;
   NormKind kind;
-  float eps;
+  float eps, w_offset;
 };
 
 }  // namespace ring

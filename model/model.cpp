@@ -83,12 +83,17 @@ std::vector<TrainingState*> Model::training_states() {
   return state ? std::vector{state} : std::vector<TrainingState*>{};
 }
 
+std::vector<const MixerLayer*> Model::mixers() const {
+  const std::vector<AttentionLayer*> all = const_cast<Model*>(this)->attention_layers();  // changes nothing
+  return {all.begin(), all.end()};
+}
+
 KvCache Model::make_cache(std::int64_t batch, std::int64_t capacity, const ExecContext& ctx, KvCacheType type) const {
   KvCache cache{
       .layers = {}, .lengths = std::vector<std::int32_t>(static_cast<std::size_t>(batch), 0), .capacity = capacity};
-  const std::vector<AttentionLayer*> attention = const_cast<Model*>(this)->attention_layers();  // changes nothing
-  RING_CHECK(!attention.empty(), "this model has no attention layers, so it has no KV cache");
-  for (const AttentionLayer* layer : attention)
+  const std::vector<const MixerLayer*> layers = mixers();
+  RING_CHECK(!layers.empty(), "this model has no attention layers, so it has no KV cache");
+  for (const MixerLayer* layer : layers)
     cache.layers.push_back(layer->make_cache(batch, capacity, cache.layers, ctx, type));
   return cache;
 }

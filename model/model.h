@@ -19,6 +19,7 @@
 namespace ring {
 
 class AttentionLayer;
+class MixerLayer;
 struct KvCache;
 
 // The parameters that one part of the forward pass uses.
@@ -111,6 +112,8 @@ class Model {
   virtual bool set_attention_step(std::int64_t /*step*/) { return false; }
   // Returns the attention layers, in layer order.
   virtual std::vector<AttentionLayer*> attention_layers() { return {}; }
+  // Returns the layers that mix tokens, in layer order. By default, these are the attention layers.
+  virtual std::vector<const MixerLayer*> mixers() const;
   // Returns an empty KV cache for `batch` sequences of at most `capacity` tokens. It refers to the model's layers.
   // Throws Error if a layer does not support the type.
   KvCache make_cache(std::int64_t batch, std::int64_t capacity, const ExecContext&,

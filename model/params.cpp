@@ -19,6 +19,13 @@ void initialise_range(const Tensor& value, const LogicalParam& part, std::int64_
       const Tensor ones = from_host(std::vector<float>(static_cast<std::size_t>(value.numel()), 1.0f), ctx.stream);
       return cast_kernel({ones, value}, ctx);
     }
+    case Init::Kind::uniform: {
+      std::vector<float> values;
+      for (std::int64_t i = first; i < first + value.numel(); ++i)
+        values.push_back(part.init.low + (part.init.high - part.init.low) *
+                                             to_uniform(random_bits(site, static_cast<std::uint64_t>(i))));
+      return cast_kernel({from_host(values, ctx.stream), value}, ctx);
+    }
     case Init::Kind::normal: return random_normal_kernel({value, site, part.init.std, first}, ctx);
   }
 }
@@ -51,8 +58,14 @@ void initialise(const Tensor& value, const LogicalParam& part, std::int64_t firs
 }
 
 Tensor make_master(std::int64_t size, const ParamTypes& types, const ExecContext& ctx) {
-  return types.master_on_host && types.separate_master() ? host_tensor({size}, types.master, ctx.stream)
-                                                         : ctx.zeros({size}, types.master, Lifetime::run);
+  const HostParams at_least = types.separate_master() ? HostParams::master : HostParams::weights;
+  return types.on_host >= at_least ? host_tensor({size}, types.master, ctx.stream)
+                                   : ctx.zeros({size}, types.master, Lifetime::run);
+}
+
+Tensor make_weights(std::int64_t size, const ParamTypes& types, const ExecContext& ctx) {
+  return types.on_host == HostParams::weights ? host_tensor({size}, types.weights, ctx.stream)
+                                              : ctx.zeros({size}, types.weights, Lifetime::run);
 }
 
 Tensor make_exact_values(std::int64_t size, const ParamTypes& types, const ExecContext& ctx) {
@@ -60,13 +73,19 @@ Tensor make_exact_values(std::int64_t size, const ParamTypes& types, const ExecC
 }
 
 void copy_values_to_weights(const Tensor& values, const Tensor& weights, const ExecContext& ctx) {
-  if (values.device() == ctx.stream.device()) return cast_kernel({values, weights}, ctx);
+  const auto is_here = [&](const Tensor& t) { return t.device() == ctx.stream.device(); };
+  if (is_here(values) && is_here(weights)) return cast_kernel({values, weights}, ctx);
   constexpr std::int64_t max = 1 << 24;  // elements staged on the device at a time
   for (std::int64_t at = 0; at < values.numel(); at += max) {
     const std::int64_t n = std::min(max, values.numel() - at);
-    const Tensor here = ctx.empty({n}, values.dtype(), Lifetime::run);
-    copy(here, values.narrow(0, at, n), ctx.stream);
-    cast_kernel({here, weights.narrow(0, at, n)}, ctx);
+    const auto staged = [&](const Tensor& all) {
+      const Tensor part = all.narrow(0, at, n);
+      return is_here(part) ? part : ctx.empty({n}, part.dtype(), Lifetime::run);
+    };
+    const Tensor from = staged(values), to = staged(weights);
+    if (!is_here(values)) copy(from, values.narrow(0, at, n), ctx.stream);
+    cast_kernel({from, to}, ctx);
+    if (!is_here(weights)) copy(weights.narrow(0, at, n), to, ctx.stream);
   }
 }
 
@@ -205,7 +224,7 @@ void Parameters::allocate(const ExecContext& ctx, std::uint64_t seed, const Para
   lay_out();
   values = make_master(encoded_begin_, types, ctx);
   exact_values = make_exact_values(size_ - encoded_begin_, types, ctx);
-  weights = types.separate_master() ? ctx.zeros({encoded_begin_}, types.weights, Lifetime::run) : values;
+  weights = types.separate_master() ? make_weights(encoded_begin_, types, ctx) : values;
   if (types.trainable) gradients = ctx.zeros({trained_size_}, types.gradients, Lifetime::run);
   for (Param* p : layout_) {
     const auto view = [p](const Tensor& flat, std::int64_t begin = 0) {

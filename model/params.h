@@ -21,8 +21,9 @@ constexpr std::int64_t param_aligned(std::int64_t n) { return (n + kParamAlign -
 // Initial values of a parameter. The value of an element depends only on (seed, logical name, index in the logical
 // tensor).
 struct Init {
-  enum class Kind : std::uint8_t { zeros, ones, normal } kind = Kind::zeros;
-  float std = 0;
+  enum class Kind : std::uint8_t { zeros, ones, normal, uniform } kind = Kind::zeros;
+  float std = 0;            // standard deviation of Kind::normal
+  float low = 0, high = 0;  // bounds of Kind::uniform, for vectors
 };
 
 // The shard of the parameters that a process holds (tensor parallelism).
@@ -86,13 +87,16 @@ struct Param {
 using ParamList = std::vector<Param*>;
 ParamList& operator+=(ParamList&, const ParamList& more);
 
+// Buffers in host memory. master: the master values, if separate_master(). weights: also the weights.
+enum class HostParams : std::uint8_t { none, master, weights };
+
 // Data types of a model's tensors. If master and weights have the same type, they share one buffer.
 struct ParamTypes {
   DType master = DType::f32;     // type of the values that the optimizer updates and checkpoints save
   DType weights = DType::f32;    // type of the weights in forward and backward
   DType gradients = DType::f32;  // type of the flat buffer that backward accumulates into
   bool trainable = true;         // false if there are no gradients
-  bool master_on_host = false;   // true: master values are in host memory, if separate_master()
+  HostParams on_host = HostParams::none;
 
   bool separate_master() const { return weights != master; }
 };
@@ -162,12 +166,14 @@ class Parameters {
 // `first` on, counted in the rows that this process holds.
 void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, std::uint64_t seed, const ExecContext&);
 
-// Returns a master buffer [size] of zeros, in the memory that `types` specifies. Throws OutOfMemory.
+// Returns a buffer [size] of zeros for master values or for weights, in the memory that `types` specifies. Throws
+// OutOfMemory.
 Tensor make_master(std::int64_t size, const ParamTypes&, const ExecContext&);
+Tensor make_weights(std::int64_t size, const ParamTypes&, const ExecContext&);
 // Returns a buffer [size] of zeros in host memory for the values of encoded weights; undefined if size is 0. Throws
 // OutOfHostMemory.
 Tensor make_exact_values(std::int64_t size, const ParamTypes&, const ExecContext&);
-// Copies values to weights, converted to their type. The values may be in host memory.
+// Copies values to weights, converted to their type. Both may be in host memory.
 void copy_values_to_weights(const Tensor& values, const Tensor& weights, const ExecContext&);
 
 // Declares parameters below a dotted prefix.

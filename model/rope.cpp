@@ -70,11 +70,12 @@ std::vector<std::int64_t> lengths_of(const Sequences& s, const std::vector<std::
 }  // namespace
 
 std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim, std::int64_t length) {
-  const double theta = theta_at(c, head_dim, length);
+  const std::int64_t channels = rotary_channels(c, head_dim);
+  const double theta = theta_at(c, channels, length);
   std::vector<float> out;
-  for (std::int64_t i = 0; i < head_dim / 2; ++i) {
-    const double f = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    const double keep = kept(c, head_dim, i, f);
+  for (std::int64_t i = 0; i < channels / 2; ++i) {
+    const double f = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(channels));
+    const double keep = kept(c, channels, i, f);
     out.push_back(static_cast<float>(keep * f + (1 - keep) * f / c.factor));
   }
   return out;
@@ -82,7 +83,7 @@ std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim, 
 
 Tensor stretched_frequencies(const RopeConfig& c, std::int64_t head_dim, const Sequences& s,
                              const std::vector<std::int32_t>& seen, const ExecContext& ctx) {
-  if (c.scaling != RopeScaling::dynamic) return {};
+  if (c.scaling != RopeScaling::dynamic || rotary_channels(c, head_dim) == 0) return {};
   if (s.shards) {
     for (const Span& d : s.shards->documents)
       if (d.count > c.original_context)
@@ -99,7 +100,7 @@ Tensor stretched_frequencies(const RopeConfig& c, std::int64_t head_dim, const S
     const std::vector<float> f = rope_frequencies(c, head_dim, length);
     all.insert(all.end(), f.begin(), f.end());
   }
-  return from_host(all, ctx.stream).view({std::ssize(lengths), head_dim / 2});
+  return from_host(all, ctx.stream).view({std::ssize(lengths), rotary_channels(c, head_dim) / 2});
 }
 
 double rope_attention_factor(const RopeConfig& c) {

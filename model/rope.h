@@ -8,8 +8,8 @@
 
 namespace ring {
 
-// Returns theta^(-2i/D) for i < D/2, scaled as configured (RopeScaling). length: tokens of the sequence, used by
-// dynamic scaling; 0 means at most its original context.
+// Returns theta^(-2i/R) for i < R/2, where R = rotary_channels(), scaled as configured (RopeScaling). length: tokens of
+// the sequence, used by dynamic scaling; 0 means that the sequence does not exceed original_context.
 std::vector<float> rope_frequencies(const RopeConfig&, std::int64_t head_dim, std::int64_t length = 0);
 
 // Returns the frequencies of each document for Sequences::inv_freq. Document b has seen[b] earlier tokens, or none if

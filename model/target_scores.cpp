@@ -22,12 +22,15 @@ Tensor all_rows(const Run& run, const Tensor& hidden) {
 
 // Returns the logit statistics of each tensor-parallel slice's part of the vocabulary, [slices,n,kLogitStatistics].
 std::vector<float> statistics_of(const Run& run, const Tensor& x, const Tensor& w, const Tensor& targets,
-                                 std::int64_t vocab) {
+                                 const ModelConfig& model) {
   const ExecContext& ctx = run.ctx;
   const std::int64_t n = x.dim(0), first = is_tensor_parallel(run) ? run.layout.tp->rank() * w.dim(0) : 0;
   const Tensor logits = ctx.empty({n, w.dim(0)}), own = ctx.empty({n, kLogitStatistics});
   matmul_kernel({.a = x, .b = w, .c = logits, .transpose_b = true}, ctx);
-  logit_statistics_kernel({.logits = logits, .targets = targets, .out = own, .first = first, .vocab = vocab}, ctx);
+  const auto cap = static_cast<float>(model.logit_soft_cap);
+  if (cap > 0) activate_kernel({.x = logits, .y = logits, .kind = Activation::soft_cap, .cap = cap}, ctx);
+  logit_statistics_kernel({.logits = logits, .targets = targets, .out = own, .first = first, .vocab = model.vocab_size},
+                          ctx);
   if (!is_tensor_parallel(run)) return to_host<float>(own, ctx.stream);
   const Tensor all = ctx.empty({run.layout.tp->size(), n, kLogitStatistics});
   run.layout.tp->all_gather(all, own, ctx.stream.record()).wait(ctx.stream);
@@ -68,7 +71,7 @@ TargetScores target_scores(const Model& model, Run& run, const Tensor& hidden, c
                      chunk = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
   for (std::int64_t begin = 0; begin < x.dim(0); begin += chunk) {
     const std::int64_t n = std::min(chunk, x.dim(0) - begin);
-    add_scores(statistics_of(run, x.narrow(0, begin, n), w, wanted.narrow(0, begin, n), model.config().vocab_size),
+    add_scores(statistics_of(run, x.narrow(0, begin, n), w, wanted.narrow(0, begin, n), model.config()),
                static_cast<std::size_t>(n), out);
   }
   return out;

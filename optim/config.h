@@ -13,9 +13,14 @@
 
 namespace ring {
 
-// Tensors kept in host memory between updates: none, the optimizer's states, or also the master values, if kernels read
-// a copy of them in a different type.
-enum class StateOffload : std::uint8_t { none, states, all };
+// Tensors kept in host memory between updates. Each value includes those before it.
+// states: the optimizer's states. all: also the master values, if kernels read a copy of them in a different type.
+// weights: also the weights that kernels read; each part of the model is copied to the device before it runs.
+enum class StateOffload : std::uint8_t { none, states, all, weights };
+constexpr std::string_view to_string(StateOffload o) {
+  constexpr std::string_view names[] = {"none", "states", "all", "weights"};
+  return names[static_cast<std::size_t>(o)];
+}
 
 // Types of optimizer states: 8 bits are codes with a scale for each block of elements (kernels/fp8_moments.h).
 enum class MomentType : std::uint8_t { f32, bf16, fp8 };

@@ -57,8 +57,11 @@ void OptimizerConfig::fields(Fields& f) {
     choices<MomentType>({{"fp32", MomentType::f32}, {"bf16", MomentType::bf16}, {"fp8", MomentType::fp8}}),
     docs_page("optimizers.md#types-of-the-states"));
   f("gradients", gradients, "type of the gradient buffers; bf16 only on GPUs", types);
-  f("offload", offload, "what to keep in host memory: none, states (the moments), or all (also master weights)",
-    choices<StateOffload>({{"none", StateOffload::none}, {"states", StateOffload::states}, {"all", StateOffload::all}}),
+  f("offload", offload, "kept in host memory; states: moments, all: also masters, weights: also all weights",
+    choices<StateOffload>({{"none", StateOffload::none},
+                           {"states", StateOffload::states},
+                           {"all", StateOffload::all},
+                           {"weights", StateOffload::weights}}),
     docs_page("memory.md#states-on-the-host"));
   f("offload_chunk_bytes", offload_chunk_bytes,
     "with offload: bytes copied at a time; the device holds at least three such chunks",

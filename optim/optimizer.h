@@ -27,8 +27,10 @@ class Optimizer {
   Optimizer(const OptimizerConfig&, const OwnedShard&, std::uint64_t seed, const ExecContext&,
             Communicator* slices = nullptr);
 
-  // Starts copying the first states from the host, if they are kept there, while the step computes.
+  // If states are kept on the host, starts copying the first of them while the step computes: as many as fit into the
+  // staging memory or, if weights are on the host, too, one chunk now and one at each prefetch_next().
   void begin_step();
+  void prefetch_next();  // does nothing outside of a step
   // Queues the update of the shard's values and their copies. Collective over `slices`. step: the StepState on the
   // device, with learning rate and clip factor; if its `accepted` is 0, nothing changes.
   void update(const Tensor& step, const ExecContext&);
@@ -36,6 +38,8 @@ class Optimizer {
   // Makes `stream` wait until states and values on the host are complete: copies from the device may still be running
   // when the compute stream has finished the update. Call before reading or writing them on that stream.
   void wait_for_copies(const Stream& stream) const;
+  // Like the overload above, but only for the states, values and weights of one piece of the shard.
+  void wait_for_copies(const Stream& stream, const ShardPiece&) const;
   // Makes the compute stream wait for all copies between host and device. Call before a step is captured into a graph,
   // and before the graph is replayed.
   void join_copies();
@@ -53,7 +57,7 @@ class Optimizer {
   struct LaneState {
     Lane lane;
     std::vector<Tensor> states;
-    std::unique_ptr<HostChunks> chunks;  // states on the host, followed by the values if these are also on the host
+    std::unique_ptr<HostChunks> chunks;  // on the host: states, then values and weights if offloaded
   };
   void add_lane(Lane, const ExecContext&);
   std::vector<HostChunks::Pieces> host_pieces(const LaneState&) const;
@@ -67,15 +71,15 @@ class Optimizer {
   const OwnedShard& shard_;
   Communicator* const slices_;
   const OptimizerConfig config_;
-  const bool offloads_values_;
+  const bool offloads_values_, offloads_weights_;  // offloads_weights_: separate from the values
+  bool stepping_ = false;                          // between begin_step() and update()
   std::vector<LaneState> lanes_;
   std::vector<OptimizerState> states_;
 };
 
 // Returns the bytes of the optimizer states for a shard.
 std::uint64_t state_bytes(const OptimizerConfig&, const OwnedShard&);
-// Returns the device bytes for states in transit to and from the host. separate_master: true if the weights are a copy
-// of the values in a different type.
-std::uint64_t staging_bytes(const OptimizerConfig&, const OwnedShard&, bool separate_master);
+// Returns the device bytes for states, values and weights in transit to and from the host.
+std::uint64_t staging_bytes(const OptimizerConfig&, const OwnedShard&, const ParamTypes&);
 
 }  // namespace ring

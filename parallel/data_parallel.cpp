@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "comm/self.h"
 #include "parallel/compression.h"
 
 namespace ring {
@@ -39,11 +40,13 @@ DataParallel::DataParallel(Model& model, Communicator& comm, const CompressionRa
   } else {
     model.allocate(ctx, seed, types);
     shard_ = own_everything(model.parameters());
-    if (make_encoded(types)) units_ = make_fsdp_units(model, shard_.pieces);
+    shard_.weights.on_host = types.on_host == HostParams::weights;
+    if (make_encoded(types) || shard_.weights.on_host) units_ = make_fsdp_units(model, shard_.pieces);
+    if (shard_.weights.on_host) make_gather();
   }
   make_compressor(config, compression);
   make_reducer(config, bucket_bytes, types);
-  if (sharded() || encoded_) subscription_ = {ctx_.scopes, *this};
+  if (source_ || encoded_) subscription_ = {ctx_.scopes, *this};
 }
 
 // Returns false if no weights are encoded.
@@ -65,10 +68,9 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
   shard_.slice = params.slice();
   shard_.pieces = pieces_of_rank(pieces_, comm_.rank());
   shard_.size = shard_size(pieces_, comm_.rank());
-  const bool all_weights = zero_ < 3;
+  const bool on_host = types.on_host == HostParams::weights, all_weights = zero_ < 3 && !on_host;
   const std::int64_t plain = encoded_begin(pieces_, comm_.rank());
-  shard_.weights = {ctx_.zeros({all_weights ? params.encoded_begin() : plain}, types.weights, Lifetime::run),
-                    all_weights};
+  shard_.weights = {make_weights(all_weights ? params.encoded_begin() : plain, types, ctx_), all_weights, on_host};
   // Without separate master values, the values are the weights themselves.
   shard_.values = shard_.weights;
   if (types.separate_master()) shard_.values = shard_.as_shard(make_master(plain, types, ctx_));
@@ -80,10 +82,25 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
       if (!p->encoded) p->var.value = in_flat(*p, shard_.weights.flat);
     source_ = std::make_unique<WeightBroadcast>(comm_, units_, shard_.weights.flat);
   } else {
-    source_ = std::make_unique<WeightGather>(comm_, slices_, units_, ctx_, shard_.weights, encoded_.get());
+    make_gather();
   }
   shard_.initialise(seed, ctx_);
   stale_ = true;
+}
+
+void DataParallel::make_gather() {
+  if (!sharded()) alone_ = make_self_communicator();
+  auto gather = std::make_unique<WeightGather>(sharded() ? comm_ : *alone_, slices_, units_, ctx_, shard_.weights,
+                                               encoded_.get());
+  gather_ = gather.get();
+  source_ = std::move(gather);
+  stale_ = true;
+}
+
+void DataParallel::set_host_updates(WeightGather::WaitForUpdate wait, std::function<void()> next_part) {
+  RING_CHECK(gather_ && shard_.weights.on_host, "the weights are not on the host");
+  gather_->set_wait_for_update(std::move(wait));
+  next_part_ = std::move(next_part);
 }
 
 void DataParallel::make_compressor(const ParallelConfig& config, const CompressionRanks& ranks) {
@@ -141,6 +158,7 @@ void DataParallel::start_step() {
 }
 
 void DataParallel::finish_gradients() {
+  if (shard_.weights.on_host) source_->wait_for_reads(ctx_);  // the update overwrites the memory that copies read
   wait_seconds_ += seconds_of([&] {
     unit_reducer_ ? unit_reducer_->finish_step(ctx_) : reducer_->finish();
     sum_replicated(shard_, slices_, ctx_);
@@ -170,6 +188,7 @@ void DataParallel::enter(const ScopeId& scope, ScopePass pass) {
   if (!source_) return;
   if (stale_) on_weights_updated();
   wait_seconds_ += seconds_of([&] { source_->need(*part, pass, ctx_); });
+  if (next_part_ && pass == ScopePass::backward) next_part_();
   // Gradients are written in backward, except for the loss head: it is the last part, and its forward writes them.
   const bool writes = pass == ScopePass::backward || (pass == ScopePass::forward && *part + 1 == units_.parts.size());
   if (!unit_reducer_ || !writes) return;
@@ -188,8 +207,28 @@ void DataParallel::after_backward(const ScopeId& scope) {
 
 std::size_t DataParallel::weight_bytes() const {
   const bool master_here = shard_.separate_master() && shard_.values.flat.device() == ctx_.stream.device();
-  return shard_.weights.flat.bytes() + (master_here ? shard_.values.flat.bytes() : 0) +
+  return (shard_.weights.on_host ? 0 : shard_.weights.flat.bytes()) + (master_here ? shard_.values.flat.bytes() : 0) +
          (encoded_ ? encoded_->bytes() : 0) + weight_buffer_bytes();
+}
+
+std::size_t DataParallel::host_weight_bytes() const {
+  const Tensor& exact = shard_.values.exact;
+  const std::int64_t trained = sharded() ? trained_size(pieces_, comm_.rank()) : model_.parameters().trained_size();
+  const std::int64_t frozen = shard_.weights.on_host ? shard_.weights.flat.numel() - trained : 0;
+  return (exact.defined() ? exact.bytes() : 0) +
+         static_cast<std::size_t>(frozen) * size_of(shard_.weights.flat.dtype());
+}
+
+std::size_t DataParallel::uploaded_bytes(const ScopeId& scope, ScopePass pass) const {
+  const std::optional<std::size_t> part = units_.find_part(scope);
+  if (!shard_.weights.on_host || !part) return 0;
+  std::int64_t elements = 0;
+  for (const std::size_t unit : units_.units_of_part[*part])
+    for (const FsdpUnitPiece& p : units_.units[unit].pieces)
+      if ((!sharded() || p.piece.owner == comm_.rank()) &&
+          !(pass == ScopePass::backward && units_.units[unit].only_tables))
+        elements += p.piece.numel;
+  return static_cast<std::size_t>(elements) * size_of(shard_.weights.flat.dtype());
 }
 
 std::size_t DataParallel::gradient_bytes() const { return shard_.gradients.flat.bytes() + gradient_buffer_bytes(); }

@@ -73,7 +73,7 @@ OwnedShard own_everything(const Parameters& params) {
   shard.slice = params.slice();
   shard.pieces = unsharded_plan(params);
   shard.size = params.size();
-  shard.values = {params.values, true, params.exact_values, params.encoded_begin()};
+  shard.values = {.flat = params.values, .exact = params.exact_values, .exact_begin = params.encoded_begin()};
   shard.weights = {params.weights, true};
   shard.gradients = {params.gradients, true};
   return shard;

@@ -13,6 +13,7 @@ namespace ring {
 struct FlatBuffer {
   Tensor flat;
   bool whole = true;
+  bool on_host = false;          // true: `flat` is host memory that is copied to a device (core/host_tensor.h)
   Tensor exact{};                // in host memory: exact values of encoded weights; if set, `flat` lacks them
   std::int64_t exact_begin = 0;  // shard_offset of the first element of `exact`
   std::int64_t place(const ShardPiece& p) const { return whole ? p.offset : p.shard_offset; }

@@ -41,11 +41,16 @@ std::string start_others(std::int64_t processes) {
 void check_slices_of_model(const ParallelConfig& c, const ModelConfig& m, int world) {
   const std::vector<std::int64_t> possible = possible_slices(m);
   if (std::ranges::count(possible, c.tp) > 0) return;
+  if (m.qk_norm && m.qk_norm_over == QkNormOver::projection)
+    fail("parallel.tp: ", c.tp, " is not supported with model.qk_norm_over: projection, whose norms cover all heads. ",
+         "Use parallel.cp, parallel.dp with ZeRO, or parallel.pp");
   std::vector<std::int64_t> here;
   const std::int64_t others = std::max<std::int64_t>(c.cp, 1) * std::max<std::int64_t>(c.dp, 1) * c.pp;
   for (const std::int64_t n : possible)
     if (world % (n * others) == 0) here.push_back(n);
-  fail("parallel.tp: ", c.tp, " does not divide model.heads = ", m.heads, ", model.kv_heads = ", m.kv_heads,
+  const std::string states =
+      has_gated_delta_net(m) ? str(", model.gated_delta_net.key_heads = ", m.gated_delta_net.key_heads) : "";
+  fail("parallel.tp: ", c.tp, " does not divide model.heads = ", m.heads, ", model.kv_heads = ", m.kv_heads, states,
        " and model.mlp_width = ", m.mlp_width, ", which tensor parallelism shards. This model allows ",
        here.empty() ? listed(possible) : str(listed(here), " on ", counted(world, "process")));
 }
@@ -289,6 +294,21 @@ void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& 
          " supports neither parallel.local_steps nor parallel.compress. Leave them out, or set parallel.pp: 1");
 }
 
+// Throws Error if the layout divides the tokens of a sequence although a layer passes a state from token to token.
+void check_states(const ParallelPlan& p, const ModelConfig& m, const BatchSize& b) {
+  if (!has_gated_delta_net(m)) return;
+  const auto refuse = [](const std::string& setting, const char* remedy) {
+    fail(setting,
+         " divides sequences, but model.mixers: gated_delta_net does not pass its state between the parts of a "
+         "sequence yet. ",
+         remedy);
+  };
+  if (p.cp > 1) refuse(str("parallel.cp: ", p.cp), "Set parallel.cp: 1, and use parallel.dp, tp or pp");
+  if (b.sequence_chunk > 0 && b.sequence_chunk < m.context)
+    refuse(str("train.sequence_chunk: ", b.sequence_chunk), "Set train.sequence_chunk: 0");
+  if (p.config.pp_slices > 1) refuse(str("parallel.pp_slices: ", p.config.pp_slices), "Set parallel.pp_slices: 1");
+}
+
 void lay_out_context(ParallelPlan& p, const ModelConfig& m, bool packed) {
   p.cp_layout = p.cp == 1 ? ContextLayout{ContextLayoutKind::contiguous, m.context, 1}
                           : context_layout(p.config, m, m.context, p.cp, packed);
@@ -428,6 +448,7 @@ ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const B
 ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
   ParallelPlan p = plan_degrees(c, m, b, world);
   check_stages(p, m, b);
+  check_states(p, m, b);
   choose_schedule(p, m);
   lay_out_context(p, m, b.packed);
   lay_out_chunks(p, m, b.sequence_chunk);

@@ -11,7 +11,7 @@
 namespace ring {
 
 struct StateMemory {
-  std::uint64_t weights = 0;  // weights that kernels read
+  std::uint64_t weights = 0;  // weights that kernels read, without weight_buffers
   std::uint64_t master = 0;   // separate copy that the optimizer updates; 0 if there is none
   std::uint64_t exact = 0;    // in host memory: exact values of encoded weights (Param::encoded)
   std::uint64_t gradients = 0;

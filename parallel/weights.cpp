@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/copy_stream.h"
+
 namespace ring {
 namespace {
 
@@ -60,6 +62,10 @@ WeightGather::WeightGather(Communicator& comm, Communicator& slices, const FsdpU
     : comm_(comm), slices_(slices), units_(units), own_(own), encoded_(encoded) {
   for (const std::int64_t bytes : weight_buffer_bytes(units, own.flat.dtype()))
     buffers_.push_back({ctx.zeros({bytes}, DType::u8, Lifetime::run), {}, {}});
+  if (own.on_host) {
+    uploads_ = copy_stream(ctx.stream);
+    uploaded_.resize(units.units.size());
+  }
   std::vector<const Param*> with_max;
   for (const FsdpUnit& unit : units.units) {
     std::int64_t offset = 0;
@@ -68,12 +74,21 @@ WeightGather::WeightGather(Communicator& comm, Communicator& slices, const FsdpU
       place(*p, buffers_[static_cast<std::size_t>(unit.buffer)].tensor.narrow(0, offset, bytes));
       offset += bytes;
       if (has_max(*p)) with_max.push_back(p);
+      RING_CHECK(!own.on_host || !encoding_of(*p), p->parts[0].name, " is on the host, but its format has an encoding");
     }
   }
   if (with_max.empty()) return;
   maxima_ = ctx.zeros({std::ssize(with_max)}, DType::f32, Lifetime::run);
   for (std::size_t i = 0; i < with_max.size(); ++i)
     slots_[with_max[i]].max = maxima_.narrow(0, static_cast<std::int64_t>(i), 1);
+}
+
+WeightGather::~WeightGather() {
+  try {
+    if (uploads_) uploads_->synchronize();  // allowed host wait: shutdown (copies read the weights)
+  } catch (const Error&) {
+    // The device failed. The code that waits for the device's steps reports the failure.
+  }
 }
 
 void WeightGather::place(Param& p, const Tensor& bytes) {
@@ -91,6 +106,7 @@ void WeightGather::on_owners_updated(const ExecContext& ctx) {
     buffer.under_way.reset();
     buffer.unit.reset();
   }
+  uploaded_.assign(uploaded_.size(), false);
   if (maxima_.defined()) find_maxima(ctx);
 }
 
@@ -120,6 +136,19 @@ void WeightGather::write(const ShardPiece& p, const ExecContext& ctx) const {
   copy(slot.bytes.narrow(0, bytes.begin, bytes.size), own_.of(p).view_as(DType::u8), ctx.stream);
 }
 
+// Copies this rank's pieces of a unit from host memory into the unit's buffer. The copies start after all work that the
+// compute stream has queued so far.
+void WeightGather::upload(std::size_t unit, const ExecContext& ctx) {
+  uploads_->wait(ctx.stream.record());
+  for (const auto& [p, offset] : units_.units[unit].pieces) {
+    if (p.owner != comm_.rank()) continue;
+    if (!uploaded_[unit] && wait_for_update_) wait_for_update_(*uploads_, p);
+    const EncodedRange bytes = ranges_of(p)[0];
+    copy(slots_.at(p.param).bytes.narrow(0, bytes.begin, bytes.size), own_.of(p).view_as(DType::u8), *uploads_);
+  }
+  uploaded_[unit] = true;
+}
+
 // Starts gathering the part's units that are not in their buffers yet. A gather may overwrite a buffer while the
 // current part computes, since adjacent parts never share a buffer (make_fsdp_units()). The gather waits for all work
 // queued so far, which includes every reader of the old contents.
@@ -130,14 +159,15 @@ void WeightGather::gather(std::size_t part, ScopePass pass, const ExecContext& c
     if (buffer.unit == unit_index) continue;
     if (pass == ScopePass::backward && unit.only_tables) continue;  // backward does not read the values of tables
     if (buffer.under_way) buffer.under_way->wait(ctx.stream);
+    if (uploads_) upload(unit_index, ctx);
     std::vector<OwnedPiece> pieces;
     for (const auto& [p, offset] : unit.pieces) {
-      if (p.owner == comm_.rank()) write(p, ctx);
+      if (!uploads_ && p.owner == comm_.rank()) write(p, ctx);
       for (const EncodedRange& r : ranges_of(p))
         pieces.push_back({slots_.at(p.param).bytes.narrow(0, r.begin, r.size), p.owner});
     }
     buffer.unit = unit_index;
-    buffer.under_way = comm_.broadcast_pieces(pieces, ctx.stream.record());
+    buffer.under_way = comm_.broadcast_pieces(pieces, (uploads_ ? *uploads_ : ctx.stream).record());
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Distribution of weights from their owners to the ranks that compute with them.
 
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -48,16 +49,26 @@ std::vector<std::int64_t> weight_buffer_bytes(const FsdpUnits&, DType weights);
 // computes, once in forward and once in backward. Weights whose format has an encoding (model/weight_encoding.h) are
 // gathered encoded: their owners encode them instead of copying them into the buffer, or, if they are frozen, copy the
 // encoded rows.
+//
+// If weights are in host memory (optimizer.offload: weights), their owners first copy them into the buffer, on a
+// separate stream. Formats with an encoding are then not supported.
 class WeightGather final : public WeightSource {
  public:
   // Binds every parameter's value to its slot in the buffers. slices: the tensor-parallel group. own: this rank's
   // weights. encoded: its frozen encoded weights; null if there are none.
   WeightGather(Communicator&, Communicator& slices, const FsdpUnits&, const ExecContext&, const FlatBuffer& own,
                const EncodedWeights* encoded);
+  ~WeightGather() override;  // waits for copies that read host memory
+  WeightGather(const WeightGather&) = delete;
+  WeightGather& operator=(const WeightGather&) = delete;
   void on_owners_updated(const ExecContext&) override;
   void need(std::size_t part, ScopePass, const ExecContext&) override;
   void wait_for_reads(const ExecContext&) override;
   std::size_t bytes() const override;
+  // For weights in host memory. wait: makes a stream wait until the last update has written a piece of this rank's
+  // weights to the host. It is called before the first copy of each piece after an update.
+  using WaitForUpdate = std::function<void(const Stream&, const ShardPiece&)>;
+  void set_wait_for_update(WaitForUpdate wait) { wait_for_update_ = std::move(wait); }
 
  private:
   struct WeightBuffer {
@@ -73,6 +84,7 @@ class WeightGather final : public WeightSource {
   void find_maxima(const ExecContext&);
   void gather(std::size_t part, ScopePass, const ExecContext&);
   void write(const ShardPiece&, const ExecContext&) const;
+  void upload(std::size_t unit, const ExecContext&);
   std::vector<EncodedRange> ranges_of(const ShardPiece&) const;
   WeightRows rows_of_piece(const ShardPiece& p) const { return {*p.param, p.first_row, own_.of(p).view({p.rows, -1})}; }
 
@@ -84,6 +96,10 @@ class WeightGather final : public WeightSource {
   std::vector<WeightBuffer> buffers_;
   std::map<const Param*, Slot> slots_;
   Tensor maxima_;  // f32, one per weight with a maximum; undefined if there are none
+  // Used only if the weights are in host memory.
+  std::optional<Stream> uploads_;
+  std::vector<bool> uploaded_;  // [unit]: true if the unit was copied since the last update
+  WaitForUpdate wait_for_update_;
 };
 
 }  // namespace ring

@@ -176,8 +176,12 @@ class Tests:
         batches = []
         for program in programs:
             names = [name for name in tests_of(program, pattern, self.env) if fnmatch.fnmatchcase(name, only)]
+            large = [name for name in names if "GpuBorder." in name]  # 16 GiB each, so no two of them run at once
+            names = [name for name in names if name not in large]
             count = -(-len(names) // BATCH)  # neighbours often take equally long, so they go to different processes
             batches += [(program, names[i::count]) for i in range(count)]
+            if large:
+                batches.append((program, large))
         return batches
 
 

@@ -93,7 +93,7 @@ OpCase in_bf16(OpCase c) {
   c.name += "_bf16";
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     Input& in = c.inputs[i];
-    if (in.differentiable && in.dtype == DType::f32) in.dtype = DType::bf16;
+    if (in.differentiable && in.half && in.dtype == DType::f32) in.dtype = DType::bf16;
   }
   c.tolerance = std::max(c.tolerance, 1e-2);
   c.grad_tolerance = std::max(c.grad_tolerance, 2e-2);

@@ -17,6 +17,7 @@ struct Input {
   Values values;  // if empty: random_values() of the case's and the input's name, made when the case runs
   bool differentiable = true;
   DType dtype = DType::f32;  // f32 or bf16; i32 inputs are never differentiable
+  bool half = true;          // if false, in_bf16() leaves it in f32
   double scale = 1;          // scale of random values
 };
 

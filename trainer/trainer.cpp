@@ -62,6 +62,8 @@ std::string why_not_in_parts(const Config& c, TrainStep& step) {
 std::string why_not_replayed(const Config& c, TrainStep& step, bool packs) {
   const ParallelPlan& plan = step.plan();
   if (plan.in_chunks) return "sequences are computed in chunks (train.sequence_chunk)";
+  if (c.optimizer.offload == StateOffload::weights)
+    return "copies of weights continue in the next step (optimizer.offload: weights)";
   if (packs) return why_not_in_parts(c, step);
   if (plan.world() > plan.islands * plan.dp)
     return "the processes share the model or its sequences (parallel.pp, .tp, .cp)";

@@ -21,6 +21,7 @@ Watch::Watch(TrainStep& step, Mesh& mesh, std::size_t num_results)
     : step_(step),
       mesh_(mesh),
       host_(mesh.host_group(kIslandAxes)),
+      layers_(attention_layers_of(step.model().config())),
       heads_(static_cast<std::size_t>(step.model().config().heads / mesh.degree("tp"))),
       ratios_(step.data().shard(), step.model(), step.data().sharded() || mesh.group(kDataAxes).rank() == 0,
               step.exec()) {
@@ -103,10 +104,9 @@ WatchReport Watch::report(const Result& r) const {
       min = std::min(min, of[h] / of[all_heads + h]);
     }
     out.entropies.push_back(sum / rows);
-    out.min_entropies.push_back(min);
+    out.min_entropies.push_back(rows > 0 ? min : sum / rows);  // no rows: nothing was measured (soft cap)
     const double* const shares = &sums[at_shares + layer * 4];
-    if (shares[3] > 0)
-      out.kept.push_back({static_cast<std::int64_t>(layer), shares[2] / shares[3], shares[0] / shares[1]});
+    if (shares[3] > 0) out.kept.push_back({layers_[layer], shares[2] / shares[3], shares[0] / shares[1]});
     if (mesh_.degree("cp") * mesh_.degree("tp") > 1)
       out.imbalances.push_back(imbalance(&sums[at_pairs + layer * world]));
   }

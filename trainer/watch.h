@@ -24,12 +24,12 @@ struct WatchReport {
   // By Trainer::parts(): norm of the change, divided by the norm of the weights before it; NaN if there was too little
   // memory.
   std::vector<double> update_ratios;
-  // By layer, in nats: mean over rows and heads, and the lowest mean of any head.
+  // One value per layer with attention, in nats: the mean over rows and heads, and the lowest mean of a head.
   std::vector<double> entropies, min_entropies;
   std::vector<KeptByLayer> kept;  // statistics of the layers with blocks; other layers have none
-  // By layer; empty if each rank computes all pairs of its sequences. For a replica: the maximum number of pairs that
-  // one of its cp and tp ranks computes, divided by the mean over these ranks. The value is the maximum over all
-  // replicas.
+  // One value per layer with attention; empty if each rank computes all pairs of its sequences. A replica's value is
+  // the maximum number of pairs that one of its cp and tp ranks computes, divided by the mean over these ranks. This
+  // holds the maximum over all replicas.
   std::vector<double> imbalances;
   bool empty() const { return update_ratios.empty(); }
 };
@@ -49,7 +49,7 @@ class Watch {
 
  private:
   std::size_t parts() const { return step_.part_norms().parts().size(); }
-  std::size_t layers() const { return static_cast<std::size_t>(step_.model().config().layers); }
+  std::size_t layers() const { return layers_.size(); }
   // Number of values per layer. First, for each head: sum of entropies, number of rows in that sum, sum of kept shares,
   // number of rows in that sum. Then pairs kept, dense pairs, pairs with pools. The last value is the number of pairs
   // that this rank computes, or kCountedInForward.
@@ -59,8 +59,9 @@ class Watch {
 
   TrainStep& step_;
   Mesh& mesh_;
-  Communicator& host_;  // the ranks of this island
-  std::size_t heads_;   // heads of this rank's tensor-parallel shard
+  Communicator& host_;                // the ranks of this island
+  std::vector<std::int64_t> layers_;  // the layers with attention
+  std::size_t heads_;                 // heads of this rank's tensor-parallel shard
   UpdateRatios ratios_;
   std::vector<Result> results_;
   std::size_t next_ = 0;

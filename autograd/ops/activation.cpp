@@ -7,16 +7,24 @@
 namespace ring {
 namespace {
 
-Tensor activated(const ExecContext& ctx, const Tensor& x, Activation kind) {
+Tensor activated(const ExecContext& ctx, const Tensor& x, Activation kind, float cap) {
   const Tensor y = ctx.empty(x.shape(), x.dtype());
-  activate_kernel({.x = x, .y = y, .kind = kind}, ctx);
+  activate_kernel({.x = x, .y = y, .kind = kind, .cap = cap}, ctx);
   return y;
 }
 
-Tensor gated(const ExecContext& ctx, const Tensor& gate_up) {
+Tensor gated(const ExecContext& ctx, const Tensor& gate_up, Gate gate) {
   const Tensor y = ctx.empty({gate_up.dim(0), gate_up.dim(1) / 2}, gate_up.dtype());
-  swiglu_kernel({.gate_up = gate_up, .y = y}, ctx);
+  swiglu_kernel({.gate_up = gate_up, .y = y, .gate = gate}, ctx);
   return y;
+}
+
+// Returns the gradient of gate_up if the gate's activation is not silu.
+DeferredGradient gated_gradient(const Tensor& gate_up, const Tensor& dy, Gate gate) {
+  const auto compute = [=](const ExecContext& ctx, const Tensor& to) {
+    swiglu_backward_kernel({.gate_up = gate_up, .dy = dy, .dgate_up = to, .gate = gate}, ctx);
+  };
+  return {gate_up.shape(), dy.dtype(), compute};
 }
 
 Saved keep(const Run& run, const Var& in) { return run.save(in); }
@@ -37,25 +45,27 @@ DeferredGradient swiglu_gradient(const Tensor& gate_up, const Tensor& dy, const 
   return {(fp8_gate_up.defined() ? fp8_gate_up.values : gate_up).shape(), dy.dtype(), compute, quantize};
 }
 
-Var activate(Run& run, const Var& x, Activation kind) {
-  const auto forward = [kind](const ExecContext& ctx, const Tensor& in) { return activated(ctx, in, kind); };
-  const auto rule = [kind](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
+Var activate(Run& run, const Var& x, Activation kind, float cap) {
+  const auto forward = [=](const ExecContext& ctx, const Tensor& in) { return activated(ctx, in, kind, cap); };
+  const auto rule = [kind, cap](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
     const Tensor in = saved_x.get(back.ctx);
-    const auto compute = [in, dy = back.grad(), kind](const ExecContext& ctx, const Tensor& dx) {
-      activate_backward_kernel({.x = in, .dy = dy, .dx = dx, .kind = kind}, ctx);
+    const auto compute = [in, dy = back.grad(), kind, cap](const ExecContext& ctx, const Tensor& dx) {
+      activate_backward_kernel({.x = in, .dy = dy, .dx = dx, .kind = kind, .cap = cap}, ctx);
     };
     back.accumulate(input, {in.shape(), in.dtype(), compute});
   };
   return run.op("activate", x, forward, rule, keep);
 }
 
-Var swiglu(Run& run, const Var& gate_up) {
+Var swiglu(Run& run, const Var& gate_up, Gate gate) {
   const Tensor& in = gate_up.value;
   RING_CHECK(in.shape().size() == 2 && in.dim(1) % 2 == 0, "swiglu: input ", describe(in), ", expected [N,2F]");
-  const auto rule = [](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
-    back.accumulate(input, swiglu_gradient(saved_x.get(back.ctx), back.grad()));
+  const auto forward = [gate](const ExecContext& ctx, const Tensor& x) { return gated(ctx, x, gate); };
+  const auto rule = [gate](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
+    const Tensor x = saved_x.get(back.ctx);
+    back.accumulate(input, gate == Gate::silu ? swiglu_gradient(x, back.grad()) : gated_gradient(x, back.grad(), gate));
   };
-  return run.op("swiglu", gate_up, gated, rule, keep);
+  return run.op("swiglu", gate_up, forward, rule, keep);
 }
 
 }  // namespace ring

@@ -15,7 +15,20 @@ Tensor sum(const ExecContext& ctx, const Terms<Tensor>& of) {
   return y;
 }
 
+Tensor times(const ExecContext& ctx, const Tensor& x, float factor) {
+  const Tensor y = ctx.empty(x.shape(), x.dtype());
+  axpby_kernel({.x = x, .y = {}, .out = y, .alpha = factor}, ctx);
+  return y;
+}
+
 }  // namespace
+
+Var scale(Run& run, const Var& x, float factor) {
+  const auto forward = [factor](const ExecContext& ctx, const Tensor& in) { return times(ctx, in, factor); };
+  return run.op("scale", x, forward, [factor](const Backward& back, const SlotPtr& input) {
+    back.accumulate(input, times(back.ctx, back.grad(), factor));
+  });
+}
 
 Var add(Run& run, const Var& a, const Var& b) {
   RING_CHECK(a.value.shape() == b.value.shape(), "add: ", describe(a.value), " and ", describe(b.value),

@@ -3,10 +3,8 @@
 
 #include <utility>
 
-#include "autograd/ops.h"
+#include "autograd/ops/current_spans.h"
 #include "comm/communicator.h"
-#include "core/host_node.h"
-#include "core/visit_all.h"
 #include "kernels/attention/pools/pooled_attention.h"
 #include "kernels/attention/selected/block_select.h"
 
@@ -36,29 +34,15 @@ inline void check_exchange(const Sequences& sequences, const ContextExchange* ex
              " ranks, but the run has no exchange (RunLayout::cp)");
 }
 
-// Returns the arguments without ownership of their tensors' memory, to be stored in a captured step. The captured step
-// finds tensors by address, so their memory must be freed as in any other step.
-template <class Args>
-Args without_ownership(Args args) {
-  visit_all<Tensor>(args, [](Tensor& t) {
-    const auto& own = t.storage();
-    if (t.defined()) t = t.with_storage(std::make_shared<Storage>(own->data(), own->bytes(), t.device(), nullptr));
-  });
-  return args;
-}
-
-// Launches `call` with the sequences' spans. In a captured step whose spans may change, each replay launches it with
-// its own spans.
+// Launches `call` with the sequences' documents or, in a captured step, with those of each replay (current_spans.h).
 template <class Args>
 void launch_with_spans(const Sequences& sequences, const Args& args, void (*call)(Args, const ExecContext&),
                        const ExecContext& ctx) {
-  const auto launch = [call, ctx](Args a, const std::vector<Span>& spans) {
+  const auto launch = [call](Args a, const std::vector<Span>& spans, const ExecContext& context) {
     a.pairs.queries = a.pairs.keys = spans;
-    call(std::move(a), ctx);
+    call(std::move(a), context);
   };
-  if (!sequences.current_spans) return launch(args, sequences.spans());
-  queue_host_node(ctx.stream,
-                  [launch, args = without_ownership(args), spans = sequences.current_spans] { launch(args, *spans); });
+  launch_with_spans(CallSpans(sequences), args, launch, ctx);
 }
 
 // Runs attention with the sequences' spans. Returns the selection: the given one, or a new one if the pattern selects.

@@ -38,7 +38,21 @@ void check_head(const Tensor& x, std::int64_t tokens, const Tensor& w, std::int6
              " tokens, weights ", describe(head.weights));
   RING_CHECK(head.vocab > 0 && head.vocab <= vocab_rows, "cross_entropy_head: a vocabulary of ", head.vocab,
              " with a weight of ", vocab_rows, " rows");
+  RING_CHECK(head.soft_cap >= 0, "cross_entropy_head: soft_cap is ", head.soft_cap, ", expected 0 or more");
   RING_CHECK(head.chunk_bytes >= 0, "cross_entropy_head: chunks of ", head.chunk_bytes, " bytes");
+}
+
+Tensor capped_logits(const ExecContext& ctx, const LossHead& head, const Tensor& logits) {
+  if (head.soft_cap == 0) return logits;
+  const Tensor y = ctx.empty(logits.shape(), logits.dtype());
+  activate_kernel({.x = logits, .y = y, .kind = Activation::soft_cap, .cap = head.soft_cap}, ctx);
+  return y;
+}
+
+void uncap_gradient(const ExecContext& ctx, const LossHead& head, const Tensor& logits, const Tensor& gradient) {
+  if (head.soft_cap == 0) return;
+  activate_backward_kernel(
+      {.x = logits, .dy = gradient, .dx = gradient, .kind = Activation::soft_cap, .cap = head.soft_cap}, ctx);
 }
 
 Var record_loss(const Run& run, const Tensor& sum, const Var& x, const Var& w, const Tensor& dx) {
@@ -72,8 +86,9 @@ void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tens
   const std::int64_t rows = logits.dim(0);
   const Tensor x_part = x.narrow(0, begin, rows);
   linear_forward(ctx, {x_part, w, {}, {}}, logits);
+  const Tensor capped = capped_logits(ctx, head, logits);
   const bool gradient = gradients.dx.defined() || gradients.dw.dst.defined();
-  cross_entropy_kernel({.logits = logits,
+  cross_entropy_kernel({.logits = capped,
                         .targets = head.targets.narrow(0, begin, rows),
                         .weights = head.weights.defined() ? head.weights.narrow(0, begin, rows) : Tensor{},
                         .loss = out.token_loss.narrow(0, begin, rows),
@@ -84,8 +99,9 @@ void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tens
                         .gradient = gradient,
                         .state = run.state},
                        ctx);
-  if (gradients.dx.defined()) input_gradient(ctx, logits, w, {gradients.dx.narrow(0, begin, rows)});
-  if (gradients.dw.dst.defined()) weight_gradient(ctx, logits, x_part, gradients.dw);
+  if (gradient) uncap_gradient(ctx, head, logits, capped);
+  if (gradients.dx.defined()) input_gradient(ctx, capped, w, {gradients.dx.narrow(0, begin, rows)});
+  if (gradients.dw.dst.defined()) weight_gradient(ctx, capped, x_part, gradients.dw);
 }
 
 }  // namespace

@@ -28,11 +28,15 @@ struct Normed {
   Tensor y, mean, rstd;
 };
 
-Normed rms_normed(const ExecContext& ctx, const NormInputs<Tensor>& in, float eps) {
-  const Normed n{ctx.empty(in.x.shape(), in.x.dtype()), {}, ctx.empty({in.x.numel() / in.x.dim(-1)})};
-  rms_norm_kernel({.x = in.x, .w = in.w, .y = n.y, .rstd = n.rstd, .eps = eps}, ctx);
-  return n;
-}
+struct RmsForward {
+  float w_offset;
+
+  Normed operator()(const ExecContext& ctx, const NormInputs<Tensor>& in, float eps) const {
+    const Normed n{ctx.empty(in.x.shape(), in.x.dtype()), {}, ctx.empty({in.x.numel() / in.x.dim(-1)})};
+    rms_norm_kernel({.x = in.x, .w = in.w, .y = n.y, .rstd = n.rstd, .eps = eps, .w_offset = w_offset}, ctx);
+    return n;
+  }
+};
 
 Normed layer_normed(const ExecContext& ctx, const NormInputs<Tensor>& in, float eps) {
   const Shape rows{in.x.numel() / in.x.dim(-1)};
@@ -45,14 +49,19 @@ Sink sink_like(const Backward& back, const SlotPtr& input, const Tensor& like) {
   return back.sink(input, like.shape(), like.dtype());
 }
 
-void rms_norm_backward(const Backward& back, const NormInputs<SlotPtr>& inputs, const NormForBackward<Saved>& saved) {
-  const auto [in, mean, rstd] = get_all(saved, back.ctx);
-  const Sink dx = sink_like(back, inputs.x, in.x), dw = sink_like(back, inputs.w, in.w);
-  const bool wants_max = inputs.x && inputs.x->reads_max;
-  const Tensor max = wants_max ? back.ctx.zeros({1}) : Tensor{};
-  rms_norm_backward_kernel({in.x, in.w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta, max}, back.ctx);
-  if (wants_max) inputs.x->max = max;
-}
+struct RmsBackward {
+  float w_offset;
+
+  void operator()(const Backward& back, const NormInputs<SlotPtr>& inputs, const NormForBackward<Saved>& saved) const {
+    const auto [in, mean, rstd] = get_all(saved, back.ctx);
+    const Sink dx = sink_like(back, inputs.x, in.x), dw = sink_like(back, inputs.w, in.w);
+    const bool wants_max = inputs.x && inputs.x->reads_max;
+    const Tensor max = wants_max ? back.ctx.zeros({1}) : Tensor{};
+    rms_norm_backward_kernel({in.x, in.w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta, max, w_offset},
+                             back.ctx);
+    if (wants_max) inputs.x->max = max;
+  }
+};
 
 void layer_norm_backward(const Backward& back, const NormInputs<SlotPtr>& inputs, const NormForBackward<Saved>& saved) {
   const auto [in, mean, rstd] = get_all(saved, back.ctx);
@@ -78,8 +87,8 @@ Var norm(const Run& run, const char* op, const NormInputs<Var>& in, float eps, F
 
 }  // namespace
 
-Var rms_norm(Run& run, const Var& x, const Var& w, float eps) {
-  return norm(run, "rms_norm", {x, w, {}}, eps, rms_normed, rms_norm_backward);
+Var rms_norm(Run& run, const Var& x, const Var& w, float eps, float w_offset) {
+  return norm(run, "rms_norm", {x, w, {}}, eps, RmsForward{w_offset}, RmsBackward{w_offset});
 }
 
 Var layer_norm(Run& run, const Var& x, const Var& w, const Var& bias, float eps) {

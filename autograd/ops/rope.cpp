@@ -1,5 +1,7 @@
 #include "kernels/rope.h"
 
+#include <algorithm>
+
 #include "autograd/ops.h"
 
 namespace ring {
@@ -34,7 +36,9 @@ Var rope(Run& run, const Var& x, const Tensor& positions, const Tensor& inv_freq
   return run.record("rope", y, x.slot, saved, rule);
 }
 
-void rotate(const Tensor& x, const Sequences& s, const Tensor& inv_freq, const ExecContext& ctx) {
+void rotate(const Tensor& heads, const Sequences& s, const Tensor& inv_freq, const ExecContext& ctx) {
+  const Tensor& frequencies = s.inv_freq.defined() ? s.inv_freq : inv_freq;
+  const Tensor x = heads.narrow(2, 0, std::min(heads.dim(2), 2 * frequencies.dim(-1)));
   if (!s.inv_freq.defined()) return rope_kernel({x, x, s.positions, inv_freq}, ctx);
   RING_CHECK(s.inv_freq.shape() == (Shape{std::ssize(s.offsets) - 1, x.dim(2) / 2}), "rotate: frequencies are ",
              describe(s.inv_freq), " for ", s.offsets.size() - 1, " documents and heads of ", x.dim(2), " channels");

@@ -5,6 +5,7 @@
 #include "autograd/pools/pool_inputs.h"
 #include "autograd/selected/attention_recall.h"
 #include "kernels/attention/entropy.h"
+#include "kernels/attention/sink.h"
 #include "kernels/elementwise.h"
 #include "kernels/fp8_producers.h"
 #include "kernels/matmul.h"
@@ -19,17 +20,25 @@ struct Parts {
   Tensor q, k, v;
 };
 
-// The layout of a qkv matrix, and the epsilon of the QK-norm.
+// Column layout of a qkv matrix, and constants of the QK-norm.
 struct Layout {
   std::int64_t heads, kv_heads, head_dim;
-  float norm_eps;
+  float norm_eps, norm_offset;
 
-  Parts split(const Tensor& qkv) const {
+  Parts split(const Tensor& qkv) const { return split(qkv, head_dim, head_dim); }
+  // Returns q and k shaped as the rows that the QK-norm normalizes: [N,H,D] if its weights are per head, [N,1,H D] if
+  // they cover all heads.
+  Parts norm_rows(const Tensor& qkv, const Tensor& q_norm, const Tensor& k_norm) const {
+    return split(qkv, q_norm.numel(), k_norm.numel());
+  }
+
+ private:
+  Parts split(const Tensor& qkv, std::int64_t q_dim, std::int64_t k_dim) const {
     const std::int64_t q = heads * head_dim, k = kv_heads * head_dim;
-    const auto part = [&](std::int64_t first, std::int64_t width) {
-      return qkv.narrow(1, first, width).split_dim(1, head_dim);
+    const auto part = [&](std::int64_t first, std::int64_t width, std::int64_t dim) {
+      return qkv.narrow(1, first, width).split_dim(1, dim);
     };
-    return {part(0, q), part(q, k), part(q + k, k)};
+    return {part(0, q, q_dim), part(q, k, k_dim), part(q + k, k, head_dim)};
   }
 };
 
@@ -47,6 +56,7 @@ struct Arguments {
   T rows, state;  // tensors that the dropout mask depends on
   T selection;
   PoolInputs<T> pools;
+  T sinks;
 };
 
 template <class T>
@@ -82,17 +92,20 @@ struct AttentionForBackward {
 struct AttentionInputs {
   SlotPtr qkv, q_norm, k_norm;
   PoolInputs<SlotPtr> pools;
+  SlotPtr sinks;
 };
 
-Tensor normalise(const Tensor& x, const Tensor& w, float eps, Tensor& rstd, const ExecContext& ctx) {
+// Normalizes x, which norm_rows() has shaped, and returns the result as [N,H,D].
+Tensor normalise(const Tensor& x, const Tensor& w, const Layout& l, Tensor& rstd, const ExecContext& ctx) {
   const Tensor y = ctx.empty(x.shape(), x.dtype());
   rstd = ctx.empty({x.dim(0) * x.dim(1)});
-  rms_norm_kernel({x, w, y, rstd, eps}, ctx);
-  return y;
+  rms_norm_kernel({x, w, y, rstd, l.norm_eps, l.norm_offset}, ctx);
+  return y.view({x.dim(0), -1, l.head_dim});
 }
 
-void rotate(const Tensor& t, const Constants<Tensor>& c, bool inverse, const ExecContext& ctx) {
-  if (c.own) return ring::rotate(t, *c.own, c.inv_freq, ctx);
+void rotate(const Tensor& heads, const Constants<Tensor>& c, bool inverse, const ExecContext& ctx) {
+  if (c.own) return ring::rotate(heads, *c.own, c.inv_freq, ctx);
+  const Tensor t = heads.narrow(2, 0, 2 * c.inv_freq.numel());
   rope_kernel({.x = t, .out = t, .positions = c.positions, .inv_freq = c.inv_freq, .inverse = inverse}, ctx);
 }
 
@@ -111,9 +124,9 @@ DeferredGradient rotated_back(const Tensor& dqkv, const Constants<Tensor>& c, co
   };
   const auto quantize = [=](const ExecContext& ctx, const Fp8Matrix& out, const Fp8Matrix& transposed,
                             const Fp8Max& max) {
-    if (!max.value.defined())
+    if (!max.value.defined() && 2 * c.inv_freq.numel() == l.head_dim)
       return rope_fp8_kernel({dqkv, c.positions, c.inv_freq, l.heads + l.kv_heads, true, out, transposed}, ctx);
-    if (!max.given) rotate_both(dqkv, c, l, true, ctx);  // tensorwise, two kernels are faster
+    if (!max.given) rotate_both(dqkv, c, l, true, ctx);  // tensorwise scales: a separate kernel for rotation is faster
     quantize_fp8_kernel({dqkv, out, transposed, max}, ctx);
   };
   return {dqkv.shape(), dqkv.dtype(), compute, quantize};
@@ -125,9 +138,9 @@ Prepared<Tensor> prepare(const ExecContext& ctx, const Tensor& qkv, const Consta
     rotate_both(qkv, c, layout, false, ctx);
     return p;
   }
-  const Parts raw = layout.split(qkv);
-  p.q = normalise(raw.q, c.q_norm, layout.norm_eps, p.q_rstd, ctx);
-  p.k = normalise(raw.k, c.k_norm, layout.norm_eps, p.k_rstd, ctx);
+  const Parts raw = layout.norm_rows(qkv, c.q_norm, c.k_norm);
+  p.q = normalise(raw.q, c.q_norm, layout, p.q_rstd, ctx);
+  p.k = normalise(raw.k, c.k_norm, layout, p.k_rstd, ctx);
   if (c.inv_freq.defined())
     for (const Tensor& t : {p.q, p.k}) rotate(t, c, false, ctx);
   return p;
@@ -135,8 +148,8 @@ Prepared<Tensor> prepare(const ExecContext& ctx, const Tensor& qkv, const Consta
 
 // Computes the norm's backward: dx replaces dy in place; dw goes to `weight`, if wanted.
 void norm_rule(const Backward& back, const SlotPtr& weight, const Tensor& x, const Tensor& w, const Tensor& rstd,
-               const Tensor& dy) {
-  RmsNormBackward args{.x = x, .w = w, .rstd = rstd, .dy = dy, .dx = dy};
+               const Tensor& dy, float w_offset) {
+  RmsNormBackward args{.x = x, .w = w, .rstd = rstd, .dy = dy, .dx = dy, .w_offset = w_offset};
   const Sink dw = back.sink(weight, w.shape(), w.dtype());
   args.dw = dw.dst;
   args.beta_w = dw.beta;
@@ -159,7 +172,7 @@ struct Attend {
   ContextExchange* cp;
 
   Attended operator()(const ExecContext& ctx, const Parts& x, const AttentionDropout& masks,
-                      const BlockSelection& selection, const PoolInputs<Tensor>& pools,
+                      const BlockSelection& selection, const PoolInputs<Tensor>& pools, const Tensor& sinks,
                       const AttentionWatch& watch = {}) const {
     const std::int64_t rows = x.q.dim(0);
     Attended a{ctx.empty({rows, layout.heads, layout.head_dim}, x.q.dtype()), ctx.empty({layout.heads, rows})};
@@ -171,16 +184,18 @@ struct Attend {
                           .scale = attention.scale,
                           .pattern = attention.pattern,
                           .dropout = masks,
-                          .selection = selection};
+                          .selection = selection,
+                          .soft_cap = attention.soft_cap};
     a.selection = attend(with_pools(pairs, pools, ctx), sequences, cp, ctx, watch);
+    if (sinks.defined()) attention_sink_kernel({a.out, a.lse, sinks}, ctx);
     return a;
   }
   // Recomputes everything that backward needs.
   Computed<Tensor> operator()(const ExecContext& ctx, const QkvAndArguments<Tensor>& from) const {
     const Arguments<Tensor>& args = from.arguments;
     const Prepared<Tensor> p = prepare(ctx, from.qkv, args.constants, layout);
-    const Attended a =
-        (*this)(ctx, final_parts(p, layout), dropout.with(args.rows, args.state), {args.selection}, args.pools);
+    const Attended a = (*this)(ctx, final_parts(p, layout), dropout.with(args.rows, args.state), {args.selection},
+                               args.pools, args.sinks);
     return {a.out, a.lse, p};
   }
 };
@@ -223,15 +238,17 @@ void add_kept(RecallStats& kept, Attention a, const Attend& forward) {
   if (!shows_whole(forward)) kept.add(a, sequences.shards, *forward.cp);
 }
 
-// Returns sums over rows for watched steps, by head: the entropy and the row count, then,
-// for block patterns, the numbers of RecallStats::copy_to(). Runs attention once more, with
-// keys in place of values: its output is the mean key, which gives the mean score. Does not
-// tune kernels, so that the run's kernel choices do not depend on whether a step is watched.
+// Returns statistics for watched steps, summed over rows, by head: the entropy and the row count and, for block
+// patterns, the numbers of RecallStats::copy_to(). Runs attention once more, with keys in place of values: its output
+// is the mean key, and the mean score is the query times the mean key. With a soft cap this does not hold, because
+// scores are not linear in the keys: all sums are then 0. Does not tune kernels, so that the run's choice of kernels
+// does not depend on whether a step is watched.
 Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection,
                     const PoolInputs<Tensor>& pools) {
   ctx.tuning = nullptr;
   const std::int64_t rows = x.q.dim(0), heads = forward.layout.heads;
   const bool blocks = forward.attention.pattern.blocks != nullptr;
+  if (forward.attention.soft_cap > 0) return ctx.zeros({2 * heads});
   Attention a{.q = x.q,
               .k = x.k,
               .v = x.k,
@@ -264,6 +281,15 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
   return sums;
 }
 
+// Adds the gradient of the sinks to `slot`; does nothing if the slot is null.
+void sink_rule(const Backward& back, const SlotPtr& slot, const Tensor& sinks, const AttentionBackward& a) {
+  if (!slot) return;
+  const Tensor terms = back.ctx.empty({a.out.dim(0), a.out.dim(1)});
+  attention_sink_backward_kernel({a.out, a.lse, sinks, a.dout, terms}, back.ctx);
+  const Sink dsinks = back.sink(slot, sinks.shape(), sinks.dtype());
+  column_sum_kernel({terms, dsinks.dst, dsinks.beta}, back.ctx);
+}
+
 struct AttentionRule {
   static constexpr bool kKeepsNoTensor = true;
   Attend forward;
@@ -281,14 +307,16 @@ struct AttentionRule {
     const PoolInputs<Tensor> pools = get_all(saved.arguments.pools, back.ctx);
     PoolInputs<Tensor> dpools;
     const AttentionBackward pairs = arguments(back, saved, final_parts(p, forward.layout), d);
+    sink_rule(back, inputs.sinks, saved.arguments.sinks.get(back.ctx), pairs);
     attend_backward(with_pools(pairs, pools, dpools, back.ctx), forward.sequences, forward.cp, back.ctx);
     accumulate(back, inputs.pools, pools, dpools);
     if (defers) return back.accumulate(inputs.qkv, rotated_back(dqkv, c, forward.layout));
     rotate_both(dqkv, c, forward.layout, true, back.ctx);
     if (c.q_norm.defined()) {
-      const Parts raw = forward.layout.split(p.qkv);
-      norm_rule(back, inputs.q_norm, raw.q, c.q_norm, p.q_rstd, d.q);
-      norm_rule(back, inputs.k_norm, raw.k, c.k_norm, p.k_rstd, d.k);
+      const Layout& l = forward.layout;
+      const Parts raw = l.norm_rows(p.qkv, c.q_norm, c.k_norm), dy = l.norm_rows(dqkv, c.q_norm, c.k_norm);
+      norm_rule(back, inputs.q_norm, raw.q, c.q_norm, p.q_rstd, dy.q, l.norm_offset);
+      norm_rule(back, inputs.k_norm, raw.k, c.k_norm, p.k_rstd, dy.k, l.norm_offset);
     }
     if (!direct) back.accumulate(inputs.qkv, dqkv);
   }
@@ -309,7 +337,8 @@ struct AttentionRule {
             .scale = forward.attention.scale,
             .pattern = forward.attention.pattern,
             .dropout = forward.dropout.with(saved.arguments.rows.get(ctx), saved.arguments.state.get(ctx)),
-            .selection = {saved.arguments.selection.get(ctx)}};
+            .selection = {saved.arguments.selection.get(ctx)},
+            .soft_cap = forward.attention.soft_cap};
   }
 };
 
@@ -326,7 +355,18 @@ void check(const Run& run, const Tensor& qkv, const Sequences& sequences, const 
              "document");
   RING_CHECK(o.q_norm.value.defined() == o.k_norm.value.defined(),
              "self_attention: q_norm and k_norm must be given together");
+  if (o.q_norm.value.defined()) {
+    const std::int64_t q = o.q_norm.value.numel(), k = o.k_norm.value.numel();
+    RING_CHECK((q == o.head_dim && k == o.head_dim) || (q == o.heads * o.head_dim && k == o.kv_heads * o.head_dim),
+               "self_attention: q_norm and k_norm have ", q, " and ", k,
+               " weights, expected one for each channel of a head (", o.head_dim, ") or of all ", o.heads,
+               " query and ", o.kv_heads, " KV heads");
+  }
+  RING_CHECK(!o.inv_freq.defined() || 2 * o.inv_freq.numel() <= o.head_dim, "self_attention: inv_freq is ",
+             describe(o.inv_freq), " for heads of ", o.head_dim, " channels");
   check({o.pooling.value, o.pool_gates.value}, o.attention.pattern, qkv.dim(0), o.heads);
+  RING_CHECK(!o.sinks.value.defined() || o.sinks.value.shape() == Shape({o.heads}), "self_attention: sinks are ",
+             describe(o.sinks.value), ", expected one per head (", o.heads, ")");
   RING_CHECK((o.keys == nullptr) == (o.values == nullptr), "self_attention: keys and values must be given together");
 }
 
@@ -335,7 +375,7 @@ void check(const Run& run, const Tensor& qkv, const Sequences& sequences, const 
 Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const SelfAttention& options) {
   check(run, qkv.value, sequences, options);
   const Tensor& in = qkv.value;
-  const Layout layout{options.heads, options.kv_heads, options.head_dim, options.norm_eps};
+  const Layout layout{options.heads, options.kv_heads, options.head_dim, options.norm_eps, options.norm_offset};
   const Prepared<Tensor> p = prepare(run.ctx, in,
                                      {sequences.positions, options.inv_freq, options.q_norm.value, options.k_norm.value,
                                       sequences.inv_freq.defined() ? &sequences : nullptr},
@@ -346,7 +386,8 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const Parts x = final_parts(p, layout);
   const BlockSelection given = options.selection ? *options.selection : BlockSelection{};
   const PoolInputs<Tensor> pools{options.pooling.value, options.pool_gates.value};
-  const Attended a = forward(run.ctx, x, dropout.with(run.layout.rows, run.state), given, pools, options.watch);
+  const Attended a =
+      forward(run.ctx, x, dropout.with(run.layout.rows, run.state), given, pools, options.sinks.value, options.watch);
   if (run.probes.entropies) run.probes.entropies->push_back(watched_sums(run.ctx, forward, x, a.selection, pools));
   if (options.keys) {
     *options.keys = x.k;
@@ -355,20 +396,23 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   if (options.queries) *options.queries = x.q;
   if (options.selection) *options.selection = a.selection;
   const Shape shape{in.dim(0), options.heads * options.head_dim};
-  if (!run.records(qkv, options.q_norm, options.k_norm, options.pooling, options.pool_gates))
+  if (!run.records(qkv, options.q_norm, options.k_norm, options.pooling, options.pool_gates, options.sinks))
     return {a.out.view(shape), nullptr};
   const Arguments<Saved> arguments{.constants = {save_in_place(sequences.positions), save_in_place(options.inv_freq),
                                                  run.save(options.q_norm), run.save(options.k_norm)},
                                    .rows = save_in_place(run.layout.rows),
                                    .state = save_in_place(run.state),
                                    .selection = save_in_place(a.selection.kept),
-                                   .pools = {run.save(options.pooling), run.save(options.pool_gates)}};
+                                   .pools = {run.save(options.pooling), run.save(options.pool_gates)},
+                                   .sinks = run.save(options.sinks)};
   const Computed<Saved> computed = save_computed(run, qkv, p, a, forward, arguments);
-  const Var y = run.record(
-      "self_attention", a.out.view(shape),
-      AttentionInputs{
-          qkv.slot, options.q_norm.slot, options.k_norm.slot, {options.pooling.slot, options.pool_gates.slot}},
-      AttentionForBackward{arguments, computed}, AttentionRule{forward});
+  const Var y = run.record("self_attention", a.out.view(shape),
+                           AttentionInputs{qkv.slot,
+                                           options.q_norm.slot,
+                                           options.k_norm.slot,
+                                           {options.pooling.slot, options.pool_gates.slot},
+                                           options.sinks.slot},
+                           AttentionForBackward{arguments, computed}, AttentionRule{forward});
   if (!attends_again(run, qkv)) return y;
   return recomputable(y, computed.out, [shape](const ExecContext&, const Tensor& out) { return out.view(shape); });
 }

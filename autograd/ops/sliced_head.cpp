@@ -37,21 +37,24 @@ void run_chunk(Head& h, const Tensor& logits, std::int64_t begin) {
   const auto part = [&](const Tensor& t) { return t.defined() ? t.narrow(0, begin, rows) : t; };
   const Tensor x = part(h.x), targets = part(h.head.targets);
   linear_forward(ctx, {x, h.w, {}, {}}, logits);
-  sliced_cross_entropy_kernel({.logits = logits,
+  const Tensor capped = capped_logits(ctx, h.head, logits);
+  const bool gradient = h.want_dx || h.dw.dst.defined();
+  sliced_cross_entropy_kernel({.logits = capped,
                                .targets = targets,
                                .weights = part(h.head.weights),
-                               .statistics = statistics_of(h, logits, targets, first),
+                               .statistics = statistics_of(h, capped, targets, first),
                                .loss = part(h.token_loss),
                                .correct = part(h.correct),
                                .first = first,
                                .vocab = h.head.vocab,
                                .scale = h.head.scale,
                                .z_loss = h.head.z_loss,
-                               .gradient = h.want_dx || h.dw.dst.defined(),
+                               .gradient = gradient,
                                .state = h.run.state},
                               ctx);
-  if (h.dw.dst.defined()) weight_gradient(ctx, logits, x, h.dw);
-  if (h.want_dx) input_gradient(ctx, logits, h.w, {x});
+  if (gradient) uncap_gradient(ctx, h.head, logits, capped);
+  if (h.dw.dst.defined()) weight_gradient(ctx, capped, x, h.dw);
+  if (h.want_dx) input_gradient(ctx, capped, h.w, {x});
 }
 
 }  // namespace

@@ -51,6 +51,7 @@ std::vector<PublishedTensor> sources_of(const std::vector<GgufWeight>& weights) 
 std::vector<float> values_of(const FoundCheckpoint& found, const GgufWeight& w) {
   if (w.from.parts.empty()) return w.values;
   std::vector<float> values = read_published_values(found, w.from);
+  for (float& value : values) value += w.add;
   if (!w.heads) return values;
   return interleaved_heads(values, w.heads, w.tensor.shape.size() == 2 ? w.tensor.shape[1] : 1);
 }

@@ -22,23 +22,73 @@ std::string name_of(Family family) {
     case Family::qwen2: return "qwen2";
     case Family::qwen3: return "qwen3";
     case Family::gpt2: return "gpt2";
+    case Family::olmo2:
+    case Family::olmo3: return "olmo2";
+    case Family::gemma2: return "gemma2";
+    case Family::gemma3: return "gemma3";
   }
-  return "?";
+  fail(architecture(family), " cannot be exported as GGUF yet. ", kOtherFormat);
+}
+
+// Returns n if llama.cpp gives every n-th layer of the family dense attention and the others windows; 0 if it has no
+// windows for the family.
+std::int64_t window_period(const std::string& architecture) {
+  if (architecture == "gemma2") return 2;
+  if (architecture == "olmo2") return 4;
+  return architecture == "gemma3" ? 6 : 0;
+}
+
+void check_windows(const std::string& architecture, const ModelConfig& c) {
+  const std::vector<std::int64_t> windows = attention_windows(c);
+  const std::int64_t period = window_period(architecture), one = std::ranges::max(windows);
+  if (one > 0 && period == 0)
+    refuse(str("attention kind window of ", one, " tokens"), architecture, "dense attention in all layers");
+  if (period == 0 || (one == 0 && architecture == "olmo2")) return;
+  const std::string has = str("windows in all layers but every ", period, "th",
+                              architecture == "olmo2" ? ", or dense attention in all layers" : "");
+  for (std::int64_t i = 0; i < c.layers; ++i)
+    if ((windows[static_cast<std::size_t>(i)] > 0) != (i % period < period - 1))
+      refuse(str("attention of layer ", i), architecture, has);
+}
+
+// Checks the scale of the attention scores and the soft caps. llama.cpp derives the scale from the number of layers,
+// because the largest published models have a different one.
+void check_gemma_constants(const std::string& architecture, const ModelConfig& c) {
+  const bool largest = c.layers == (architecture == "gemma2" ? 46 : 62);
+  const std::int64_t root = largest ? c.width / c.heads : c.head_dim;
+  if (query_pre_attn_scalar(c) != root)
+    refuse(str("model.attention_scale: ", c.attention_scale), architecture,
+           str("1 / sqrt(", root, ") with ", c.layers, " layers"));
+  const bool caps = architecture == "gemma2";
+  for (const auto& [key, cap] :
+       {std::pair{"attention_soft_cap", c.attention_soft_cap}, {"logit_soft_cap", c.logit_soft_cap}})
+    if ((cap > 0) != caps) refuse(str("model.", key, ": ", cap), architecture, caps ? "caps above 0" : "0");
+}
+
+void check_rope_keys(const std::string& architecture, const ModelConfig& c) {
+  const auto& [dense, windows] = published_ropes(c);
+  if (architecture != "llama" && dense.scaling == RopeScaling::llama3)
+    refuse("model.rope.scaling: llama3", architecture, "none and linear");
+  if (dense.scaling == RopeScaling::dynamic)
+    refuse("model.rope.scaling: dynamic", architecture, "frequencies that are the same for all lengths");
+  if (dense.scaling == RopeScaling::yarn)
+    fail("model.rope.scaling: yarn cannot be exported as GGUF yet. ", kOtherFormat,
+         ", which llama.cpp's converter reads");
+  if ((architecture != "olmo2" && architecture != "gemma3") || std::ranges::max(attention_windows(c)) == 0) return;
+  const double theta = architecture == "gemma3" ? 1e4 : dense.theta;
+  if (windows.scaling != RopeScaling::none || windows.theta != theta)
+    refuse(str("the rotary embedding of layers with windows (theta ", windows.theta, ")"), architecture,
+           str("theta ", theta, " without scaling there"));
 }
 
 void check_expressible(const std::string& architecture, const ModelConfig& c) {
-  for (const std::int64_t window : attention_windows(c))
-    if (window)
-      refuse(str("attention kind window of ", window, " tokens"), architecture, "dense attention in all layers");
+  check_windows(architecture, c);
   if (architecture == "gpt2" && c.mlp == Mlp::gelu) refuse("model.mlp: gelu", architecture, "gelu_tanh");
-  if ((architecture == "qwen2" || architecture == "qwen3") && c.rope.scaling == RopeScaling::llama3)
-    refuse("model.rope.scaling: llama3", architecture, "none and linear");
-  if (c.rope.scaling == RopeScaling::dynamic)
-    refuse("model.rope.scaling: dynamic", architecture, "frequencies that are the same for all lengths");
-  if (c.rope.scaling == RopeScaling::yarn)
-    fail("model.rope.scaling: yarn cannot be exported as GGUF yet. ", kOtherFormat,
-         ", which llama.cpp's converter reads");
-  if (architecture == "qwen2" && c.head_dim * c.heads != c.width)
+  if (architecture == "gemma2" && !c.tied_embeddings) refuse("model.tied_embeddings: false", architecture, "true");
+  if (architecture == "olmo2" && c.tied_embeddings) refuse("model.tied_embeddings: true", architecture, "false");
+  if (architecture.starts_with("gemma")) check_gemma_constants(architecture, c);
+  check_rope_keys(architecture, c);
+  if ((architecture == "qwen2" || architecture == "olmo2") && c.head_dim * c.heads != c.width)
     refuse(str("model.head_dim: ", c.head_dim), architecture, str("width / heads, here ", c.width / c.heads));
 }
 
@@ -52,7 +102,9 @@ const Naming& naming_of(const std::string& architecture) {
                                    {"attention.q_norm", "attn_q_norm"},
                                    {"attention.k_norm", "attn_k_norm"},
                                    {"attention.wo", "attn_output"},
+                                   {"attention_out_norm", "post_attention_norm"},
                                    {"mlp_norm", "ffn_norm"},
+                                   {"mlp_out_norm", "post_ffw_norm"},
                                    {"mlp.gate", "ffn_gate"},
                                    {"mlp.up", "ffn_up"},
                                    {"mlp.down", "ffn_down"},
@@ -89,12 +141,15 @@ std::vector<float> frequency_divisors(const ModelConfig& c) {
   return divisors;
 }
 
+// Writes the rotary embedding of the dense layers only. llama.cpp has that of layers with windows built in, and
+// check_rope_keys() refuses models whose embedding differs from it.
 void add_rope(GgufKeys& keys, const std::string& architecture, const ModelConfig& c) {
+  const RopeConfig rope = published_ropes(c).dense;
   keys.emplace_back(architecture + ".rope.dimension_count", static_cast<std::uint32_t>(c.head_dim));
-  keys.emplace_back(architecture + ".rope.freq_base", static_cast<float>(c.rope.theta));
-  if (c.rope.scaling != RopeScaling::linear) return;  // llama3 scaling is stored as a tensor
+  keys.emplace_back(architecture + ".rope.freq_base", static_cast<float>(rope.theta));
+  if (rope.scaling != RopeScaling::linear) return;  // llama3 scaling is stored as a tensor
   keys.emplace_back(architecture + ".rope.scaling.type", std::string("linear"));
-  keys.emplace_back(architecture + ".rope.scaling.factor", static_cast<float>(c.rope.factor));
+  keys.emplace_back(architecture + ".rope.scaling.factor", static_cast<float>(rope.factor));
 }
 
 }  // namespace
@@ -121,6 +176,11 @@ GgufKeys gguf_settings(const std::string& architecture, const ModelConfig& c) {
   add("attention.value_length", c.head_dim);
   const char* epsilon = c.norm == NormKind::rms ? ".attention.layer_norm_rms_epsilon" : ".attention.layer_norm_epsilon";
   keys.emplace_back(architecture + epsilon, static_cast<float>(c.norm_eps));
+  if (const std::int64_t window = std::ranges::max(attention_windows(c))) add("attention.sliding_window", window);
+  if (c.attention_soft_cap > 0)
+    keys.emplace_back(architecture + ".attn_logit_softcapping", static_cast<float>(c.attention_soft_cap));
+  if (c.logit_soft_cap > 0)
+    keys.emplace_back(architecture + ".final_logit_softcapping", static_cast<float>(c.logit_soft_cap));
   if (c.positions == Positions::rope) add_rope(keys, architecture, c);
   return keys;
 }
@@ -134,7 +194,12 @@ std::vector<GgufWeight> gguf_weights(const std::string& architecture, const Mode
                    .values = frequency_divisors(c)});
   for (const PublishedTensor& t : named_tensors(naming_of(architecture), c)) {
     const std::int64_t heads = architecture == "llama" ? heads_to_interleave(t.parts[0].name, c) : 0;
-    all.push_back({.tensor = {t.name, t.shape(), type_of(t, type)}, .from = t, .heads = heads, .values = {}});
+    const bool centred = c.norm_zero_centered && t.name.ends_with("norm.weight");
+    all.push_back({.tensor = {t.name, t.shape(), type_of(t, type)},
+                   .from = t,
+                   .heads = heads,
+                   .values = {},
+                   .add = centred ? 1.0f : 0.0f});
   }
   return all;
 }

@@ -10,8 +10,8 @@
 
 namespace ring {
 
-// Returns the name of the model family in llama.cpp: "llama", "qwen2", "qwen3" or "gpt2". Throws Error, which names the
-// setting and the remedy, if llama.cpp does not support a setting.
+// Returns the name of the model family in llama.cpp, such as "qwen3". Throws Error, which names the setting and the
+// remedy, if llama.cpp does not support a setting.
 std::string gguf_architecture(const ModelConfig& resolved);
 
 // Returns the keys of the model's settings, e.g. "llama.block_count".
@@ -22,6 +22,7 @@ struct GgufWeight {
   PublishedTensor from;       // source tensor; if it has no parts, the values are in `values`
   std::int64_t heads = 0;     // number of heads if interleaved_heads() must reorder the rows; else 0
   std::vector<float> values;  // values that are computed from settings
+  float add = 0;              // added to each value: weights centred on 0 become plain factors, as llama.cpp requires
 };
 // Returns all tensors in the order of the file. Matrices have type `type`, or f16 if their rows are not whole q8_0
 // blocks; norms, biases and learned positions are f32.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "core/check.h"
 #include "core/fields.h"
@@ -15,10 +16,14 @@ struct FamilyNames {
   Family family;
   const char *architecture, *type;
 };
-constexpr std::array<FamilyNames, 5> kFamilies = {{{Family::llama, "LlamaForCausalLM", "llama"},
+constexpr std::array<FamilyNames, 9> kFamilies = {{{Family::llama, "LlamaForCausalLM", "llama"},
                                                    {Family::mistral, "MistralForCausalLM", "mistral"},
                                                    {Family::qwen2, "Qwen2ForCausalLM", "qwen2"},
                                                    {Family::qwen3, "Qwen3ForCausalLM", "qwen3"},
+                                                   {Family::olmo2, "Olmo2ForCausalLM", "olmo2"},
+                                                   {Family::olmo3, "Olmo3ForCausalLM", "olmo3"},
+                                                   {Family::gemma2, "Gemma2ForCausalLM", "gemma2"},
+                                                   {Family::gemma3, "Gemma3ForCausalLM", "gemma3_text"},
                                                    {Family::gpt2, "GPT2LMHeadModel", "gpt2"}}};
 
 const FamilyNames& names_of(Family f) { return *std::ranges::find(kFamilies, f, &FamilyNames::family); }
@@ -46,8 +51,18 @@ class Requirements {
   Family family_;
 };
 
+// Throws Error if the model has zero-centred norms, a scale or a soft cap, for families without these settings.
+void check_plain(const Requirements& closest, const ModelConfig& c) {
+  closest.require(!c.norm_zero_centered, "norm_zero_centered", "false");
+  closest.require(c.attention_scale == 0, "attention_scale", "0");
+  closest.require(c.embedding_scale == 1, "embedding_scale", "1");
+  closest.require(c.attention_soft_cap == 0, "attention_soft_cap", "0");
+  closest.require(c.logit_soft_cap == 0, "logit_soft_cap", "0");
+}
+
 void check_gpt2(const ModelConfig& c) {
   const Requirements gpt2(c, Family::gpt2);
+  check_plain(gpt2, c);
   gpt2.require(c.norm_place == NormPlace::pre, "norm_place", "pre");
   gpt2.require(c.positions == Positions::learned, "positions", "learned");
   gpt2.require(c.mlp == Mlp::gelu || c.mlp == Mlp::gelu_tanh, "mlp", "gelu or gelu_tanh");
@@ -62,6 +77,11 @@ void check_gpt2(const ModelConfig& c) {
 }
 
 Family closest_with_rope(const ModelConfig& c) {
+  if (c.norm_place == NormPlace::reordered) {
+    const bool alike = c.rope_layers.empty() && std::ranges::max(attention_windows(c)) == 0;
+    return alike ? Family::olmo2 : Family::olmo3;
+  }
+  if (c.norm_place == NormPlace::sandwich) return c.qk_norm ? Family::gemma3 : Family::gemma2;
   if (c.qk_norm) return Family::qwen3;
   return c.biases == Biases::qkv ? Family::qwen2 : Family::llama;
 }
@@ -89,13 +109,46 @@ void check_one_window(const std::vector<std::int64_t>& windows) {
   }
 }
 
+void check_gemma(const Requirements& gemma, Family f, const ModelConfig& c) {
+  gemma.require(c.norm_zero_centered, "norm_zero_centered", "true");
+  const double scale = std::sqrt(static_cast<double>(c.width));
+  gemma.require(std::abs(c.embedding_scale - scale) <= 1e-6 * scale, "embedding_scale", str("sqrt(width), ", scale));
+  gemma.require(query_pre_attn_scalar(c) > 0, "attention_scale",
+                "1 / sqrt(n) with a whole number n (query_pre_attn_scalar)");
+  if (f == Family::gemma3) gemma.require(c.attention_soft_cap == 0, "attention_soft_cap", "0");
+}
+
+void check_qk_norm(const Requirements& closest, Family f, const ModelConfig& c) {
+  const bool has = f == Family::qwen3 || f == Family::gemma3 || is_olmo(f);
+  closest.require(c.qk_norm == has, "qk_norm", has ? "true" : "false");
+  closest.require((c.qk_norm_over == QkNormOver::projection) == is_olmo(f), "qk_norm_over",
+                  is_olmo(f) ? "projection" : "head");
+}
+
+void check_ropes(const Requirements& closest, Family f, const ModelConfig& c) {
+  for (const RopeConfig* rope : ropes_of(c))
+    if (rope->partial_rotary_factor != 1)
+      fail("model.rope.partial_rotary_factor: ", rope->partial_rotary_factor, " cannot be exported: ", architecture(f),
+           ", the closest published family, rotates all channels");
+  if (has_layer_ropes(f))
+    published_ropes(c);
+  else
+    closest.require(c.rope_layers.empty(), "rope_layers", "the same model.rope in all layers");
+}
+
 Family check_with_rope(const ModelConfig& c) {
   const Family f = closest_with_rope(c);
   const Requirements closest(c, f);
-  closest.require(c.norm_place == NormPlace::pre, "norm_place", "pre");
+  if (!is_olmo(f) && !is_gemma(f)) closest.require(c.norm_place == NormPlace::pre, "norm_place", "pre");
   closest.require(c.positions == Positions::rope, "positions", "rope");
-  closest.require(c.mlp == Mlp::swiglu, "mlp", "swiglu");
-  if (f == Family::qwen3) closest.require(c.biases == Biases::none, "biases", "none");
+  closest.require(c.mlp == (is_gemma(f) ? Mlp::geglu_tanh : Mlp::swiglu), "mlp", is_gemma(f) ? "geglu_tanh" : "swiglu");
+  if (is_gemma(f))
+    check_gemma(closest, f, c);
+  else
+    check_plain(closest, c);
+  check_qk_norm(closest, f, c);
+  check_ropes(closest, f, c);
+  if (f == Family::qwen3 || is_olmo(f) || is_gemma(f)) closest.require(c.biases == Biases::none, "biases", "none");
   const std::vector<std::int64_t> windows = attention_windows(c);
   check_one_window(windows);
   const Family family = family_for_windows(f, windows);
@@ -104,6 +157,32 @@ Family check_with_rope(const ModelConfig& c) {
 }
 
 }  // namespace
+
+bool is_olmo(Family f) { return f == Family::olmo2 || f == Family::olmo3; }
+bool is_gemma(Family f) { return f == Family::gemma2 || f == Family::gemma3; }
+bool has_layer_types(Family f) { return f == Family::qwen2 || f == Family::qwen3 || f == Family::olmo3 || is_gemma(f); }
+bool has_layer_ropes(Family f) { return f == Family::olmo3 || f == Family::gemma3; }
+
+std::int64_t query_pre_attn_scalar(const ModelConfig& c) {
+  if (c.attention_scale == 0) return c.head_dim;
+  const double scalar = std::round(1 / (c.attention_scale * c.attention_scale));
+  const bool whole = scalar >= 1 && scalar < 1e9 && std::abs(c.attention_scale * std::sqrt(scalar) - 1) <= 1e-6;
+  return whole ? static_cast<std::int64_t>(scalar) : 0;
+}
+
+PublishedRopes published_ropes(const ModelConfig& c) {
+  const std::vector<std::int64_t> windows = attention_windows(c);
+  const std::vector<const RopeConfig*> ropes = ropes_of(c);
+  const RopeConfig *dense = nullptr, *window = nullptr;
+  for (std::size_t i = 0; i < ropes.size(); ++i) {
+    const RopeConfig*& known = windows[i] ? window : dense;
+    if (known && *known != *ropes[i])
+      fail("model.rope_layers: layers with ", windows[i] ? "windows" : "dense attention",
+           " that have different rotary embeddings cannot be exported: published models have one for all of them");
+    known = ropes[i];
+  }
+  return {dense ? *dense : *window, window ? *window : *dense};
+}
 
 const char* architecture(Family f) { return names_of(f).architecture; }
 const char* model_type(Family f) { return names_of(f).type; }
@@ -120,6 +199,12 @@ std::string all_architectures() {
 }
 
 Family family_of(const ModelConfig& c) {
+  if (has_gated_delta_net(c))
+    fail("model.mixers: gated_delta_net cannot be exported: none of the supported families has it (",
+         all_architectures(), ")");
+  if (c.learned_sinks)
+    fail("model.learned_sinks: true cannot be exported: none of the supported families has learned sinks (",
+         all_architectures(), ")");
   if (c.norm == NormKind::rms) return check_with_rope(c);
   check_gpt2(c);
   return Family::gpt2;

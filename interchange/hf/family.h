@@ -11,7 +11,7 @@
 
 namespace ring {
 
-enum class Family : std::uint8_t { llama, mistral, qwen2, qwen3, gpt2 };
+enum class Family : std::uint8_t { llama, mistral, qwen2, qwen3, olmo2, olmo3, gemma2, gemma3, gpt2 };
 
 const char* architecture(Family);                               // name of the class, e.g. "LlamaForCausalLM"
 const char* model_type(Family);                                 // model_type in config.json, e.g. "llama"
@@ -20,6 +20,23 @@ std::string all_architectures();                                // comma-separat
 
 // Returns the family of a model. Throws Error, which names the setting, if no family supports it.
 Family family_of(const ModelConfig& resolved);
+
+bool is_olmo(Family);
+bool is_gemma(Family);
+// has_layer_types() is true for families whose layers may have windows or dense attention (layer_types).
+// has_layer_ropes() is true for those whose layers with windows have a rotary embedding of their own.
+bool has_layer_types(Family);
+bool has_layer_ropes(Family);
+
+// The rotary embedding of the layers with dense attention, and that of the layers with windows.
+struct PublishedRopes {
+  RopeConfig dense, windows;
+};
+// Throws Error if layers of one kind have different embeddings. If one kind has no layers, both members are the same.
+PublishedRopes published_ropes(const ModelConfig& resolved);
+
+// Returns 1 / attention_scale^2, which Gemma calls query_pre_attn_scalar; 0 if it is not a whole number.
+std::int64_t query_pre_attn_scalar(const ModelConfig& resolved);
 
 // Returns the attention window of each layer, in tokens; 0 means dense. Throws Error if a layer has a different kind of
 // attention, or sinks.

@@ -45,6 +45,21 @@ const Naming& naming_of_gpt2() {
   return naming;
 }
 
+// Returns the tensor names of families that also normalize the outputs of sublayers.
+Naming naming_with_out_norms() {
+  Naming naming = naming_like_llama();
+  naming.modules["attention_out_norm"] = "post_attention_layernorm";
+  naming.modules["mlp_norm"] = "pre_feedforward_layernorm";
+  naming.modules["mlp_out_norm"] = "post_feedforward_layernorm";
+  return naming;
+}
+
+const Naming& naming_of(Family family) {
+  static const Naming out_norms = naming_with_out_norms();
+  if (family == Family::gpt2) return naming_of_gpt2();
+  return is_olmo(family) || is_gemma(family) ? out_norms : naming_like_llama();
+}
+
 constexpr std::string_view kBlocks = "blocks.";
 
 bool in_block(const std::string& ours) { return ours.starts_with(kBlocks); }
@@ -111,8 +126,7 @@ std::vector<PublishedTensor> named_tensors(const Naming& naming, const ModelConf
 }
 
 std::vector<PublishedTensor> published_tensors(Family family, const ModelConfig& model) {
-  std::vector<PublishedTensor> all =
-      named_tensors(family == Family::gpt2 ? naming_of_gpt2() : naming_like_llama(), model);
+  std::vector<PublishedTensor> all = named_tensors(naming_of(family), model);
   for (PublishedTensor& t : all) t.transposed = kept_transposed(family, t.parts[0]);
   return all;
 }

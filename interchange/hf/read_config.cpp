@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "core/json.h"
 #include "interchange/hf/config.h"
+#include "model/layer_names.h"
 
 namespace ring {
 namespace {
@@ -37,6 +38,7 @@ class Keys {
     if (n == 0) wrong(key, str("a whole number from 1 to ", max));
     return n;
   }
+  std::int64_t count_or(const char* key, std::int64_t other) const { return has(key) ? count(key) : other; }
   std::int64_t integer_or(const char* key, std::int64_t other) const { return has(key) ? integer(key) : other; }
   double number(const char* key) const {
     if (!at(key).is_number()) wrong(key, "a number");
@@ -85,8 +87,8 @@ void refuse_what_is_missing_here(const Keys& k) {
       {"quantization_config", nullptr, "weights are read as F32, F16 or BF16; publish or load them dequantized"},
       {"auto_map", nullptr, "the model is computed by its own Python code"},
       {"partial_rotary_factor", 1.0, "only rotation of all channels of a head is supported"},
-      {"attn_logit_softcapping", nullptr, "soft caps are not supported"},
-      {"final_logit_softcapping", nullptr, "soft caps are not supported"},
+      {"vision_config", nullptr, "images are not supported. Save the language model alone"},
+      {"use_bidirectional_attention", false, "only causal attention is supported"},
       {"clip_qkv", nullptr, "clipping of queries, keys and values is not supported"},
       {"num_experts", nullptr, "mixtures of experts are not supported"},
       {"num_local_experts", nullptr, "mixtures of experts are not supported"},
@@ -103,6 +105,11 @@ Family family_in(const Keys& k) {
   const std::string known = "supported are " + all_architectures();
   if (!family) {
     k.at("model_type");
+    if (k.has("text_config"))
+      k.refuse("model_type",
+               "images and audio are not supported. Save the language model alone, with a config.json "
+               "like its text_config; " +
+                   known);
     k.refuse("model_type", known);
   }
   if (!k.has("architectures")) return *family;
@@ -160,23 +167,8 @@ std::string rope_type(const Keys& r) {
   return type;
 }
 
-// Reads the rope settings. transformers 5 stores all of them in rope_parameters, older versions in rope_theta and
-// rope_scaling. If both sections exist, transformers reads rope_scaling.
-void read_rope(const Keys& k, RopeConfig& rope) {
-  const bool scaling = k.has("rope_scaling") && !k.at("rope_scaling").empty(), parameters = k.has("rope_parameters");
-  const char* key = scaling ? "rope_scaling" : "rope_parameters";
-  rope.theta = k.number_or("rope_theta", rope.theta);
-  if (!scaling && !parameters) return;
-  for (const char* section : {"rope_scaling", "rope_parameters"})
-    if (k.has(section) && (k.section(section).has("full_attention") || k.section(section).has("sliding_attention")))
-      k.refuse(section, "different RoPE settings for some layers are not supported");
-  const Keys r = k.section(key);
-  rope.theta = r.number_or("rope_theta", rope.theta);
-  if (parameters && k.section("rope_parameters").number_or("rope_theta", rope.theta) != rope.theta)
-    k.refuse("rope_parameters",
-             str("its rope_theta differs from the one in rope_scaling or in the model, ", rope.theta));
-  if (k.number_or("rope_theta", rope.theta) != rope.theta)
-    r.refuse("rope_theta", str("outside of ", key, " it is ", k.number("rope_theta"), ". Remove the wrong one"));
+// Reads the kind of scaling and its settings from a section named `key`.
+void read_scaling(const Keys& k, const Keys& r, const char* key, RopeConfig& rope) {
   const std::string type = rope_type(r);
   if (r.number_or("partial_rotary_factor", 1) != 1)
     r.refuse("partial_rotary_factor", "only rotation of all channels of a head is supported");
@@ -202,11 +194,63 @@ void read_rope(const Keys& k, RopeConfig& rope) {
   rope.original_context = original_context(k, r);
 }
 
+bool has_sections_of_layers(const Keys& k, const char* key) {
+  return k.has(key) && (k.section(key).has("full_attention") || k.section(key).has("sliding_attention"));
+}
+
+// Reads the rope settings. transformers 5 stores all of them in rope_parameters, older versions in rope_theta and
+// rope_scaling. If both sections exist, transformers reads rope_scaling.
+void read_rope(const Keys& k, RopeConfig& rope) {
+  const bool scaling = k.has("rope_scaling") && !k.at("rope_scaling").empty(), parameters = k.has("rope_parameters");
+  const char* key = scaling ? "rope_scaling" : "rope_parameters";
+  rope.theta = k.number_or("rope_theta", rope.theta);
+  if (!scaling && !parameters) return;
+  for (const char* section : {"rope_scaling", "rope_parameters"})
+    if (has_sections_of_layers(k, section)) k.refuse(section, "this family has the same RoPE settings in all layers");
+  const Keys r = k.section(key);
+  rope.theta = r.number_or("rope_theta", rope.theta);
+  if (parameters && k.section("rope_parameters").number_or("rope_theta", rope.theta) != rope.theta)
+    k.refuse("rope_parameters",
+             str("its rope_theta differs from the one in rope_scaling or in the model, ", rope.theta));
+  if (k.number_or("rope_theta", rope.theta) != rope.theta)
+    r.refuse("rope_theta", str("outside of ", key, " it is ", k.number("rope_theta"), ". Remove the wrong one"));
+  read_scaling(k, r, key, rope);
+}
+
+// Reads the rope settings of families in which layers with windows have a rotary embedding of their own. transformers 5
+// stores the two in sections of rope_parameters. Older versions store that of dense layers as in other families. Layers
+// with windows then have no scaling. Their theta is that of dense layers (OLMo 3) or rope_local_base_freq (Gemma 3).
+PublishedRopes read_layer_ropes(const Keys& k, Family family) {
+  PublishedRopes ropes;
+  ropes.dense.theta = family == Family::gemma3 ? 1e6 : 5e5;
+  if (!has_sections_of_layers(k, "rope_parameters")) {
+    read_rope(k, ropes.dense);
+    ropes.windows.theta = family == Family::gemma3 ? k.number_or("rope_local_base_freq", 1e4) : ropes.dense.theta;
+    return ropes;
+  }
+  const Keys sections = k.section("rope_parameters");
+  ropes.windows.theta = family == Family::gemma3 ? 1e4 : 5e5;
+  for (const auto& [key, rope] :
+       {std::pair{"full_attention", &ropes.dense}, std::pair{"sliding_attention", &ropes.windows}}) {
+    if (!sections.has(key)) continue;
+    const Keys r = sections.section(key);
+    rope->theta = r.number_or("rope_theta", rope->theta);
+    read_scaling(k, r, "rope_parameters", *rope);
+  }
+  return ropes;
+}
+
 bool is_qwen(Family f) { return f == Family::qwen2 || f == Family::qwen3; }
 
 // Returns for each layer true if the layer has a window.
-std::vector<bool> layers_with_windows(const Keys& k, std::int64_t layers) {
+std::vector<bool> layers_with_windows(const Keys& k, Family family, std::int64_t layers) {
   std::vector<bool> with(static_cast<std::size_t>(layers));
+  if (!k.has("layer_types") && !is_qwen(family)) {
+    const std::int64_t last = family == Family::gemma2 ? 2 : family == Family::olmo3 ? 4 : 6;
+    const std::int64_t period = family == Family::gemma3 ? k.count_or("sliding_window_pattern", last) : last;
+    for (std::int64_t i = 0; i < layers; ++i) with[static_cast<std::size_t>(i)] = (i + 1) % period != 0;
+    return with;
+  }
   if (!k.has("layer_types")) {
     const std::int64_t first = k.integer_or("max_window_layers", 28);
     for (std::int64_t i = first; i < layers; ++i) with[static_cast<std::size_t>(i)] = true;
@@ -229,21 +273,30 @@ AttentionConfig window_of(std::int64_t tokens) {
   return a;
 }
 
+// Returns true if config.json turns windows on. layers_with_windows() says in which layers.
+bool uses_windows(const Keys& k, Family family) {
+  if (is_qwen(family)) return k.flag_or("use_sliding_window", false) && !k.says_null("sliding_window");
+  return (family == Family::mistral || has_layer_types(family)) && !k.says_null("sliding_window");
+}
+
+// Reads the windows. Also reads the rotary embeddings if layers with windows have one of their own.
 void read_windows(const Keys& k, Family family, ModelConfig& c) {
-  const bool used = family == Family::mistral ? !k.says_null("sliding_window")
-                                              : is_qwen(family) && k.flag_or("use_sliding_window", false);
-  if (!used || k.says_null("sliding_window")) return;
+  std::vector<bool> with(static_cast<std::size_t>(c.layers), uses_windows(k, family));
+  if (with[0] && has_layer_types(family)) with = layers_with_windows(k, family, c.layers);
+  const std::int64_t windows = std::ranges::count(with, true);
+  const PublishedRopes ropes = has_layer_ropes(family) ? read_layer_ropes(k, family) : PublishedRopes{c.rope, c.rope};
+  c.rope = windows == c.layers ? ropes.windows : ropes.dense;
+  if (windows == 0) return;
   const AttentionConfig window = window_of(k.integer_or("sliding_window", 4096));
-  std::vector<bool> with(static_cast<std::size_t>(c.layers), true);
-  if (is_qwen(family)) with = layers_with_windows(k, c.layers);
-  if (std::ranges::count(with, true) == c.layers) {
+  if (windows == c.layers) {
     c.attention = window;
     return;
   }
-  std::string layers;
+  std::vector<std::int64_t> layers;
   for (std::size_t i = 0; i < with.size(); ++i)
-    if (with[i]) layers += str(layers.empty() ? "" : ",", i);
-  if (!layers.empty()) c.attention_layers = {{layers, window}};
+    if (with[i]) layers.push_back(static_cast<std::int64_t>(i));
+  c.attention_layers = {{layers_text(layers), window}};
+  if (ropes.windows != ropes.dense) c.rope_layers = {{layers_text(layers), ropes.windows}};
 }
 
 Biases read_biases(const Keys& k, Family family) {
@@ -257,6 +310,40 @@ Biases read_biases(const Keys& k, Family family) {
   return Biases::none;
 }
 
+void check_activation(const Keys& k, Family family) {
+  if (is_gemma(family)) {  // the key hidden_act of old files is ignored
+    if (k.text_or("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh")
+      k.refuse("hidden_activation", "this family's MLP supports only gelu_pytorch_tanh");
+    return;
+  }
+  if (const std::string act = k.text_or("hidden_act", "silu"); act != "silu" && act != "swish")
+    k.refuse("hidden_act", "a gated MLP supports only silu");
+}
+
+double soft_cap(const Keys& k, const char* key, Family family, double other) {
+  if (!is_gemma(family)) {
+    if (k.has(key)) k.refuse(key, "only Gemma 2 and Gemma 3 have soft caps");
+    return 0;
+  }
+  const double cap = k.says_null(key) ? 0 : k.number_or(key, other);
+  if (cap < 0) k.wrong(key, "a number above 0, or null");
+  return cap;
+}
+
+void read_gemma(const Keys& k, Family family, ModelConfig& c) {
+  const bool caps = family == Family::gemma2;
+  c.attention_soft_cap = soft_cap(k, "attn_logit_softcapping", family, caps ? 50 : 0);
+  c.logit_soft_cap = soft_cap(k, "final_logit_softcapping", family, caps ? 30 : 0);
+  if (!is_gemma(family)) return;
+  if (!caps && c.attention_soft_cap > 0)
+    k.refuse("attn_logit_softcapping", "transformers ignores it in Gemma 3. Remove it");
+  c.norm_zero_centered = true;
+  c.mlp = Mlp::geglu_tanh;
+  c.embedding_scale = std::sqrt(static_cast<double>(c.width));
+  const std::int64_t scalar = k.count_or("query_pre_attn_scalar", 256);
+  if (scalar != c.head_dim) c.attention_scale = 1 / std::sqrt(static_cast<double>(scalar));
+}
+
 // Reads a model with Llama's structure. Missing keys have the defaults of transformers' classes, if the classes define
 // any.
 ModelConfig like_llama(const Keys& k, Family family) {
@@ -265,18 +352,21 @@ ModelConfig like_llama(const Keys& k, Family family) {
   c.mlp_width = k.count("intermediate_size");
   c.layers = k.count("num_hidden_layers", kMaxLayers);
   c.heads = k.count("num_attention_heads");
-  const bool as_heads = family == Family::llama || k.says_null("num_key_value_heads");
+  const bool as_heads = family == Family::llama || is_olmo(family) || k.says_null("num_key_value_heads");
   c.kv_heads = as_heads ? k.integer_or("num_key_value_heads", c.heads) : k.integer("num_key_value_heads");
-  c.head_dim =
-      family == Family::qwen3 && !k.says_null("head_dim") ? k.integer_or("head_dim", 128) : k.integer_or("head_dim", 0);
+  const std::int64_t head_dim = family == Family::qwen3 ? 128 : is_gemma(family) ? 256 : 0;
+  c.head_dim = k.says_null("head_dim") ? 0 : k.integer_or("head_dim", head_dim);
   c.context = k.count("max_position_embeddings");
-  c.norm_eps = k.number_or("rms_norm_eps", 1e-6);
-  if (const std::string act = k.text_or("hidden_act", "silu"); act != "silu" && act != "swish")
-    k.refuse("hidden_act", "a gated MLP supports only silu");
-  c.qk_norm = family == Family::qwen3;
+  c.norm_eps = k.number_or("rms_norm_eps", is_olmo(family) ? 1e-5 : 1e-6);
+  if (is_olmo(family)) c.norm_place = NormPlace::reordered;
+  if (is_gemma(family)) c.norm_place = NormPlace::sandwich;
+  c.qk_norm = family == Family::qwen3 || family == Family::gemma3 || is_olmo(family);
+  if (is_olmo(family)) c.qk_norm_over = QkNormOver::projection;
+  check_activation(k, family);
   c.biases = read_biases(k, family);
-  c.tied_embeddings = k.flag_or("tie_word_embeddings", false);
-  read_rope(k, c.rope);
+  c.tied_embeddings = k.flag_or("tie_word_embeddings", is_gemma(family));
+  read_gemma(k, family, c);
+  if (!has_layer_ropes(family)) read_rope(k, c.rope);
   read_windows(k, family, c);
   return c;
 }

@@ -40,21 +40,37 @@ OrderedJson rope_scaling(const RopeConfig& rope) {
           {"original_max_position_embeddings", rope.original_context}};
 }
 
-void add_rope(OrderedJson& j, const RopeConfig& rope) {
-  const OrderedJson scaling = rope_scaling(rope);
-  // transformers 4 reads rope_theta and rope_scaling, transformers 5 reads rope_parameters.
-  j["rope_theta"] = rope.theta;
-  j["rope_scaling"] = rope.scaling == RopeScaling::none ? OrderedJson() : scaling;
-  j["rope_parameters"] = scaling;
-  j["rope_parameters"]["rope_theta"] = rope.theta;
+OrderedJson rope_parameters(const RopeConfig& rope) {
+  OrderedJson parameters = rope_scaling(rope);
+  parameters["rope_theta"] = rope.theta;
+  return parameters;
 }
 
-void add_layer_types(OrderedJson& j, const std::vector<std::int64_t>& windows) {
+// Writes the rotary embeddings of families in which layers with windows have one of their own, with the keys of
+// transformers 5 and 4. In transformers 4, OLMo 3 has one rope_theta for all layers, and windows have no scaling.
+void add_layer_ropes(OrderedJson& j, Family family, const PublishedRopes& ropes) {
+  j["rope_theta"] = ropes.dense.theta;
+  j["rope_scaling"] = ropes.dense.scaling == RopeScaling::none ? OrderedJson() : rope_scaling(ropes.dense);
+  if (family == Family::gemma3) j["rope_local_base_freq"] = ropes.windows.theta;
+  j["rope_parameters"] = {{"full_attention", rope_parameters(ropes.dense)},
+                          {"sliding_attention", rope_parameters(ropes.windows)}};
+}
+
+void add_rope(OrderedJson& j, const RopeConfig& rope) {
+  // transformers 4 reads rope_theta and rope_scaling, transformers 5 reads rope_parameters.
+  j["rope_theta"] = rope.theta;
+  j["rope_scaling"] = rope.scaling == RopeScaling::none ? OrderedJson() : rope_scaling(rope);
+  j["rope_parameters"] = rope_parameters(rope);
+}
+
+void add_layer_types(OrderedJson& j, Family family, const std::vector<std::int64_t>& windows) {
   const std::int64_t window_size = std::ranges::max(windows);  // all windows have one size (family_of() checks it)
-  j["use_sliding_window"] = window_size > 0;
   j["sliding_window"] = window_size > 0 ? OrderedJson(window_size) : OrderedJson();
-  // For readers without layer_types: all layers from this one on have windows.
-  j["max_window_layers"] = std::ranges::find_if(windows, [](std::int64_t w) { return w > 0; }) - windows.begin();
+  if (family == Family::qwen2 || family == Family::qwen3) {
+    j["use_sliding_window"] = window_size > 0;
+    // For readers that ignore layer_types: all layers from this index on have windows.
+    j["max_window_layers"] = std::ranges::find_if(windows, [](std::int64_t w) { return w > 0; }) - windows.begin();
+  }
   for (const std::int64_t window : windows)
     j["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
 }
@@ -62,10 +78,18 @@ void add_layer_types(OrderedJson& j, const std::vector<std::int64_t>& windows) {
 void add_attention(OrderedJson& j, Family family, const ModelConfig& c) {
   const std::vector<std::int64_t> windows = attention_windows(c);
   if (family == Family::mistral) j["sliding_window"] = windows[0];
-  if (family == Family::qwen2 || family == Family::qwen3) add_layer_types(j, windows);
-  if (family == Family::llama || family == Family::qwen3) j["attention_bias"] = c.biases == Biases::all;
+  if (has_layer_types(family)) add_layer_types(j, family, windows);
+  if (family != Family::mistral && family != Family::qwen2) j["attention_bias"] = c.biases == Biases::all;
   if (family == Family::llama) j["mlp_bias"] = c.biases == Biases::all;
   j["attention_dropout"] = c.attention_dropout;
+}
+
+void add_gemma(OrderedJson& j, const ModelConfig& c) {
+  const auto cap = [](double value) { return value > 0 ? OrderedJson(value) : OrderedJson(); };
+  j["hidden_activation"] = "gelu_pytorch_tanh";
+  j["query_pre_attn_scalar"] = query_pre_attn_scalar(c);
+  j["attn_logit_softcapping"] = cap(c.attention_soft_cap);
+  j["final_logit_softcapping"] = cap(c.logit_soft_cap);
 }
 
 void add_llama(OrderedJson& j, Family family, const ModelConfig& c) {
@@ -75,11 +99,17 @@ void add_llama(OrderedJson& j, Family family, const ModelConfig& c) {
   j["num_attention_heads"] = c.heads;
   j["num_key_value_heads"] = c.kv_heads;
   j["head_dim"] = c.head_dim;
-  j["hidden_act"] = "silu";
+  if (is_gemma(family))
+    add_gemma(j, c);
+  else
+    j["hidden_act"] = "silu";
   // Number of tokens above which transformers scales dynamic positions.
   j["max_position_embeddings"] = c.rope.scaling == RopeScaling::dynamic ? c.rope.original_context : c.context;
   j["rms_norm_eps"] = c.norm_eps;
-  add_rope(j, c.rope);
+  if (has_layer_ropes(family))
+    add_layer_ropes(j, family, published_ropes(c));
+  else
+    add_rope(j, c.rope);
   add_attention(j, family, c);
 }
 

@@ -62,6 +62,8 @@ void check_common(const char* op, const Args& a) {
                  a.lse.is_contiguous(),
              op, ": lse is ", describe(a.lse), " for ", a.q.dim(1), " heads and ", a.q.dim(0), " tokens");
   check_dropout(op, a.dropout, a.q);
+  RING_CHECK(a.soft_cap >= 0 && std::isfinite(a.soft_cap), op, ": soft_cap is ", a.soft_cap,
+             ", expected a positive number, or 0");
   check(a.selection, a.pattern, a.queries, a.keys, a.k.dim(1), op);
 }
 
@@ -96,8 +98,8 @@ namespace {
 
 // Returns true if GPUs need two kernels for deterministic results, one for dq and one for dk and dv
 // (kernels/attention/cuda/sm90.cu). Both compute the scores, so together they execute 7 GEMMs instead of 5.
-bool in_two_kernels(const Pattern& p) {
-  return p.blocks || p.sinks > 0 ||
+bool in_two_kernels(const Pattern& p, std::int64_t dim) {
+  return dim > 128 || p.blocks || p.sinks > 0 ||
          std::ranges::any_of(passes_of(p), [](const BranchPass& pass) { return pass.finer > 0; });
 }
 
@@ -125,7 +127,7 @@ double executed_flops(const AttentionBackward& a) {
   const double pairs = kept_pairs(a.pattern, a.queries, a.keys, a.k.dim(1));
   const double kept = 10 * static_cast<double>(a.q.dim(1) * a.q.dim(2)) * pairs;
   if (a.q.device().backend == Backend::cpu) return kept;
-  return (in_two_kernels(a.pattern) ? 1.4 : 1) * unevenness(a, pairs) * kept;
+  return (in_two_kernels(a.pattern, a.q.dim(2)) ? 1.4 : 1) * unevenness(a, pairs) * kept;
 }
 
 }  // namespace
@@ -253,6 +255,9 @@ void check(const AttentionDecode& a) {
   check_cache("v", a.v, a.v_scales);
   RING_CHECK(a.k_scales.defined() == a.v_scales.defined(), op, ": only one of k and v has scales");
   RING_CHECK(a.k.shape() == a.v.shape(), op, ": k is ", describe(a.k), ", v is ", describe(a.v));
+  RING_CHECK(!a.sinks.defined() ||
+                 (a.sinks.dtype() == a.q.dtype() && a.sinks.is_contiguous() && a.sinks.shape() == Shape({a.q.dim(1)})),
+             op, ": sinks are ", describe(a.sinks), ", expected contiguous [Hq] in the type of q, ", describe(a.q));
   const std::int64_t lists = a.q.dim(0) * a.k.dim(2);
   RING_CHECK(static_cast<std::int64_t>(a.starts.size()) == lists + 1 && a.starts.front() == 0 &&
                  a.starts.back() == static_cast<std::int32_t>(a.rows.size()) &&

@@ -34,6 +34,7 @@ struct Attention {
   Tensor carry;
   AttentionDropout dropout{};
   BlockSelection selection{};
+  float soft_cap = 0;  // a score s = scale q.k becomes soft_cap * tanh(s / soft_cap); 0: no cap
 };
 // Returns the FLOPs of the kept pairs. per_pair: FLOPs per pair, head and element of D: 4 forward, 10 backward.
 inline double attention_flops(double per_pair, const Tensor& q, const Tensor& k, const Pattern& pattern,
@@ -67,6 +68,7 @@ struct AttentionBackward {
   Tensor carry_dq, carry_dk, carry_dv;  // each may be undefined; carry_dk and carry_dv only together
   AttentionDropout dropout{};
   BlockSelection selection{};
+  float soft_cap = 0;
 };
 // Counts the bytes that GPU kernels move. They accumulate dq in f32 (clear, add, round), and with
 // several branches also dk and dv.
@@ -88,12 +90,17 @@ struct CacheRows {
 //
 // k_scales, v_scales: either both are undefined, and k and v have the type of q; or k and v are u8 with e4m3 codes, and
 // the scales, [B,capacity,Hk] and contiguous, belong to the codes' rows of heads (kernels/row_encoding.h).
+//
+// sinks: [Hq], contiguous and of q's type: one more logit per head, whose probability is dropped (sink.h). Undefined
+// means that there are no sinks.
 struct AttentionDecode {
   Tensor q, k, v, out;
   std::vector<CacheRows> rows;
   std::vector<std::int32_t> starts;  // B Hk + 1 indices into `rows`
   float scale = 1;
   Tensor k_scales{}, v_scales{};
+  float soft_cap = 0;
+  Tensor sinks{};
 };
 inline Cost cost(const AttentionDecode& a) { return cost_of(a.q, {a.q, a.k, a.v, a.out, a.k_scales, a.v_scales}); }
 inline constinit Kernel<AttentionDecode> attention_decode_kernel{"attention_decode"};

@@ -40,7 +40,8 @@ std::string sizes(const Tensor& q, const Tensor& k, const std::vector<Span>& que
 template <class Args>
 std::string key_of(const Args& a, DType result) {
   return str(a.q.dtype(), " to ", result, ", ", a.q.dim(1), " of ", a.k.dim(1), " heads x ", a.q.dim(2), ", ",
-             pattern_key(a.pattern), ", ", sizes(a.q, a.k, a.queries, a.keys), a.dropout.rate > 0 ? ", dropout" : "");
+             pattern_key(a.pattern), ", ", sizes(a.q, a.k, a.queries, a.keys), a.dropout.rate > 0 ? ", dropout" : "",
+             a.soft_cap > 0 ? ", soft cap" : "");
 }
 
 constexpr double kEnough = 3e13;      // FLOPs that suffice to compare kernels: about 60 ms on an H200

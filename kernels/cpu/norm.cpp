@@ -15,7 +15,7 @@ void run_rms_norm(const RmsNorm& args, const ExecContext& ctx) {
   check_shape("rms_norm", "y", args.y, args.x.shape());
   check_numel("rms_norm", "w", args.w, x.width);
   check_numel("rms_norm", "rstd", args.rstd, x.count);
-  const float *w = args.w.data<float>(), eps = args.eps;
+  const float *w = args.w.data<float>(), eps = args.eps, offset = args.w_offset;
   float* rstd = args.rstd.data<float>();
   ctx.stream.pool().parallel_for(x.count, row_grain(kForwardWork * x.width), [=](auto begin, auto end, int) {
     for (std::int64_t n = begin; n < end; ++n) {
@@ -24,7 +24,7 @@ void run_rms_norm(const RmsNorm& args, const ExecContext& ctx) {
       const float r = 1.0f / std::sqrt(dot(in, in, x.width) / static_cast<float>(x.width) + eps);
       rstd[n] = r;
 #pragma GCC ivdep
-      for (std::int64_t c = 0; c < x.width; ++c) out[c] = in[c] * r * w[c];
+      for (std::int64_t c = 0; c < x.width; ++c) out[c] = in[c] * r * (w[c] + offset);
     }
   });
 }
@@ -41,7 +41,7 @@ void store(float* dst, float beta, std::int64_t n, const F& value) {
   }
 }
 
-// With g = dy * w: dx = rstd * g - x * rstd^3 * mean(g * x), dw = sum over rows of dy * x * rstd.
+// With g = dy * (w + w_offset): dx = rstd * g - x * rstd^3 * mean(g * x), dw = sum over rows of dy * x * rstd.
 void run_rms_norm_backward(const RmsNormBackward& args, const ExecContext& ctx) {
   const Rows x = rows_of("rms_norm_backward", "x", args.x), dy = rows_of("rms_norm_backward", "dy", args.dy);
   const bool want_dx = args.dx.defined(), want_dw = args.dw.defined();
@@ -51,19 +51,20 @@ void run_rms_norm_backward(const RmsNormBackward& args, const ExecContext& ctx) 
   if (want_dw) check_numel("rms_norm_backward", "dw", args.dw, x.width);
   check_numel("rms_norm_backward", "w", args.w, x.width);
   check_numel("rms_norm_backward", "rstd", args.rstd, x.count);
-  const float *w = args.w.data<float>(), *rstd = args.rstd.data<float>();
+  const float *w = args.w.data<float>(), *rstd = args.rstd.data<float>(), offset = args.w_offset;
   const std::int64_t width = x.width, grain = row_grain(kBackwardWork * width);
   const Partials partials(ctx, part_count(ctx.stream.pool(), x.count, grain), want_dw ? width : 0);
   ctx.stream.pool().parallel_for(x.count, grain, [&](std::int64_t begin, std::int64_t end, int thread) {
     float* dw = partials[thread];
     for (std::int64_t n = begin; n < end; ++n) {
       const float *in = x[n], *g = dy[n], r = rstd[n];
-      const float k =
-          sum_of(width, [=](std::int64_t c) { return g[c] * w[c] * in[c]; }) * r * r * r / static_cast<float>(width);
+      const float sum = sum_of(width, [=](std::int64_t c) { return g[c] * (w[c] + offset) * in[c]; });
+      const float k = sum * r * r * r / static_cast<float>(width);
       if (want_dw)
 #pragma GCC ivdep
         for (std::int64_t c = 0; c < width; ++c) dw[c] += g[c] * in[c] * r;
-      if (want_dx) store(dx[n], args.beta_x, width, [=](std::int64_t c) { return g[c] * w[c] * r - k * in[c]; });
+      if (want_dx)
+        store(dx[n], args.beta_x, width, [=](std::int64_t c) { return g[c] * (w[c] + offset) * r - k * in[c]; });
     }
   });
   if (want_dw) partials.add_to(args.dw.data<float>(), args.beta_w, 0, width);

@@ -1,6 +1,6 @@
 #include "kernels/activation.h"
 
-#include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/gelu_tanh.cuh"
 #include "kernels/cuda/map.cuh"
 
 namespace ring::cuda {
@@ -34,39 +34,38 @@ struct Gelu {
   }
 };
 
-// 0.5 x (1 + tanh u) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
-struct GeluTanh {
-  static constexpr float k = 2 * 0.797884561f, cubic = k * 0.044715f;
-  static __device__ float gate(float x, float square) {
-    return reciprocal(1.0f + exp2_approx(x * (-kLog2E * k - kLog2E * cubic * square)));
-  }
-  static __device__ float value(float x) { return x * gate(x, x * x); }
-  static __device__ float slope(float x) {
-    const float square = x * x, s = gate(x, square);
-    return s + x * s * (1.0f - s) * (k + 3.0f * cubic * square);
-  }
-};
-
 struct Relu2 {
   static __device__ float value(float x) { return x < 0 ? 0.0f : x * x; }  // NaN < 0 is false, so NaN propagates
   static __device__ float slope(float x) { return x < 0 ? 0.0f : 2.0f * x; }
 };
 
+struct SoftCap {
+  float cap, inverse;
+  __device__ float value(float x) const { return cap * tanhf(x * inverse); }
+  __device__ float slope(float x) const {
+    const float t = tanhf(x * inverse);
+    return 1.0f - t * t;
+  }
+};
+
 template <class F>
 struct Value {
-  __device__ float operator()(float x) const { return F::value(x); }
+  F f;
+  __device__ float operator()(float x) const { return f.value(x); }
 };
 template <class F>
 struct Chain {
-  __device__ float operator()(float x, float dy) const { return dy * F::slope(x); }
+  F f;
+  __device__ float operator()(float x, float dy) const { return dy * f.slope(x); }
 };
 
 template <class Body>
-void dispatch(Activation kind, const Body& body) {
+void dispatch(Activation kind, float cap, const Body& body) {
   switch (kind) {
     case Activation::gelu: return body(Gelu{});
     case Activation::gelu_tanh: return body(GeluTanh{});
     case Activation::relu2: return body(Relu2{});
+    case Activation::soft_cap: return body(SoftCap{cap, 1 / cap});
   }
 }
 
@@ -76,7 +75,8 @@ void run_activate(const Activate& args, const ExecContext& ctx) {
   check_numel("activate", "y", args.y, n);
   visit_float("activate", args.y.dtype(), [&]<class T>() {
     const MapInputs<T, 1> in{{device_data<T>(args.x)}};
-    dispatch(args.kind, [&](auto f) { launch_map(ctx, Value<decltype(f)>{}, in, device_data<T>(args.y), n); });
+    dispatch(args.kind, args.cap,
+             [&](auto f) { launch_map(ctx, Value<decltype(f)>{f}, in, device_data<T>(args.y), n); });
   });
 }
 
@@ -87,7 +87,8 @@ void run_activate_backward(const ActivateBackward& args, const ExecContext& ctx)
   check_numel("activate_backward", "dx", args.dx, n);
   visit_float("activate_backward", args.dx.dtype(), [&]<class T>() {
     const MapInputs<T, 2> in{{device_data<T>(args.x), device_data<T>(args.dy)}};
-    dispatch(args.kind, [&](auto f) { launch_map(ctx, Chain<decltype(f)>{}, in, device_data<T>(args.dx), n); });
+    dispatch(args.kind, args.cap,
+             [&](auto f) { launch_map(ctx, Chain<decltype(f)>{f}, in, device_data<T>(args.dx), n); });
   });
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // Backward of RMSNorm and, if `centered`, of LayerNorm. With h = (x - mean) * rstd (mean = 0
-// unless centered) and g = dy * w:
+// unless centered) and g = dy * (w + w_offset):
 //   dx = rstd * (g - mean(g) - h * mean(g * h)), mean(g) only if centered;  dw = sum of dy * h;  db = sum of dy.
 // The first kernel reads x and dy once. It writes dx and accumulates partial sums of dw and db in registers, while the
 // next rows are being copied to shared memory. The second kernel adds the partial sums. The number of partial sums only
@@ -24,7 +24,7 @@ struct NormBackward {
   int width;
   const T* w;
   const float *mean, *rstd;  // mean: only if centered
-  float beta_x;
+  float beta_x, w_offset;
   float* max;    // raised to the maximum magnitude of dx; null if not wanted
   float* parts;  // [parts, sums, width]: partial sums of dw and, if centered, db; null if not wanted
 };
@@ -153,7 +153,8 @@ struct NormSharesOf {
 // Adds a row to the thread's partial sums of dw and db. Computes `sum`, zero on entry: the sums of g * h and of g.
 template <bool centered, class Plan, class T>
 __device__ __forceinline__ void add_row(const StagedRow<centered, Plan, T>& row, const Pack<T> (&weights)[Plan::packs],
-                                        NormSharesOf<centered, Plan, T>& shares, float (&sum)[kNormSums<centered>]) {
+                                        float w_offset, NormSharesOf<centered, Plan, T>& shares,
+                                        float (&sum)[kNormSums<centered>]) {
 #pragma unroll
   for (int k = 0; k < Plan::packs; ++k) {
     const auto x = row.get(0, k), dy = row.get(1, k), w = unpack(weights[k]);
@@ -161,8 +162,8 @@ __device__ __forceinline__ void add_row(const StagedRow<centered, Plan, T>& row,
     for (int j = 0; j < kPack<T>; ++j) {
       const float product = dy.v[j] * (x.v[j] - row.mean);
       shares.dw[k][j] += product * row.rstd;
-      sum[0] += product * w.v[j];
-      if constexpr (centered) shares.db[k][j] += dy.v[j], sum[1] += dy.v[j] * w.v[j];
+      sum[0] += product * (w.v[j] + w_offset);
+      if constexpr (centered) shares.db[k][j] += dy.v[j], sum[1] += dy.v[j] * (w.v[j] + w_offset);
     }
   }
   sum[0] *= row.rstd;
@@ -184,7 +185,10 @@ __device__ __forceinline__ void store_dx(const StagedRow<centered, Plan, T>& row
     const auto x = row.get(0, k), dy = row.get(1, k), w = unpack(weights[k]);
     Floats<kPack<T>> d;
 #pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) d.v[j] = row.rstd * (dy.v[j] * w.v[j]) - rest - (x.v[j] - row.mean) * of_x;
+    for (int j = 0; j < kPack<T>; ++j) {
+      const float g = dy.v[j] * (w.v[j] + a.w_offset);
+      d.v[j] = row.rstd * g - rest - (x.v[j] - row.mean) * of_x;
+    }
     if (a.beta_x != 0) {
       const auto old = row.get(2, k);
 #pragma unroll
@@ -229,7 +233,7 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
     const std::uint32_t n = base + in_block;
     const StagedRow<centered, Plan, T> row(shared + stage * stage_words, add, n < a.count);
     float sum[sums] = {};
-    add_row(row, weights, shares, sum);
+    add_row(row, weights, a.w_offset, shares, sum);
     if (!want_dx) continue;
     team_sums<group, kBlock>(sum, odd);
     const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
@@ -286,8 +290,9 @@ __global__ void __launch_bounds__(kBlock) norm_dx_in_loops(NormBackward<T> a) {
     const Floats<kPack<T>> in = load(x, c, width), d = load(dy, c, width), w = load(a.w, c, width);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {
-      sum[0] += d.v[j] * w.v[j] * (in.v[j] - mean) * rstd;
-      sum[1] += d.v[j] * w.v[j];
+      const float g = d.v[j] * (w.v[j] + a.w_offset);
+      sum[0] += g * (in.v[j] - mean) * rstd;
+      sum[1] += g;
     }
   }
   group_sums<group>(sum);
@@ -298,7 +303,10 @@ __global__ void __launch_bounds__(kBlock) norm_dx_in_loops(NormBackward<T> a) {
     const Floats<kPack<T>> in = load(x, c, width), w = load(a.w, c, width);
     Floats<kPack<T>> d = load(dy, c, width);
 #pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) d.v[j] = rstd * (d.v[j] * w.v[j] - mean_g - (in.v[j] - mean) * rstd * mean_gh);
+    for (int j = 0; j < kPack<T>; ++j) {
+      const float g = d.v[j] * (w.v[j] + a.w_offset);
+      d.v[j] = rstd * (g - mean_g - (in.v[j] - mean) * rstd * mean_gh);
+    }
     accumulate(to, c, width, a.beta_x, d);
     if (!a.max) continue;
     for (const float v : load(to, c, width).v) largest = fmaxf(largest, fabsf(v));

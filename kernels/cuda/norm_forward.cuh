@@ -17,7 +17,7 @@ struct NormForward {
   int width;
   const T *w, *b;      // b: null if there is none
   float *mean, *rstd;  // mean: only if centered
-  float eps;
+  float eps, w_offset;
 };
 
 // A thread block has `block` threads. Each group of `group` threads processes `rows` rows at once, and each thread
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(Plan::block, Plan::threads / Plan::block) norm
     for (int r = 0; r < rows; ++r) {
       Floats<size> v = unpack(x.packs[r][k]);
 #pragma unroll
-      for (int j = 0; j < size; ++j) v.v[j] = (v.v[j] - mean[r]) * rstd[r] * w.v[j] + b.v[j];
+      for (int j = 0; j < size; ++j) v.v[j] = (v.v[j] - mean[r]) * rstd[r] * (w.v[j] + a.w_offset) + b.v[j];
       if (n[r] < a.count) store_pack(y[r] + c * size, pack<T>(v));
     }
   }
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kBlock) norm_in_loops(NormForward<T> a) {
     Floats<kPack<T>> v = load(x, c, width), b{};
     const Floats<kPack<T>> w = load(a.w, c, width);
     if (centered && a.b) b = load(a.b, c, width);
-    for (int j = 0; j < kPack<T>; ++j) v.v[j] = (v.v[j] - mean) * rstd * w.v[j] + b.v[j];
+    for (int j = 0; j < kPack<T>; ++j) v.v[j] = (v.v[j] - mean) * rstd * (w.v[j] + a.w_offset) + b.v[j];
     store(y, c, width, v);
   }
 }

@@ -22,6 +22,7 @@ void forward(const RmsNorm& args, const ExecContext& ctx) {
   a.w = device_data<T>(args.w);
   a.rstd = args.rstd.data<float>();
   a.eps = args.eps;
+  a.w_offset = args.w_offset;
   launch_norm<false>(a, made_of_packs(x) && made_of_packs(y) && is_aligned(a.w), ctx);
 }
 
@@ -46,6 +47,7 @@ void backward(const RmsNormBackward& args, const ExecContext& ctx) {
   a.w = device_data<T>(args.w);
   a.rstd = args.rstd.data<float>();
   a.beta_x = args.beta_x;
+  a.w_offset = args.w_offset;
   a.max = device_data<float>(args.max);
   const bool whole_packs = made_of_packs(x) && made_of_packs(dy) && made_of_packs(dx) && is_aligned(a.w);
   launch_norm_backward<false>(a, whole_packs, {.dw = args.dw, .beta_w = args.beta_w}, ctx);

@@ -1,7 +1,7 @@
 #include "kernels/activation.h"
-#include "kernels/cuda/device/swiglu.cuh"
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/swiglu.cuh"
 
 namespace ring::cuda {
 namespace {
@@ -33,7 +33,7 @@ struct PackCoord {
   __device__ T* in(const StridedRows<T>& rows) const { return rows.at(outer, inner) + column; }
 };
 
-template <int size, class T>
+template <Gate kind, int size, class T>
 __global__ void __launch_bounds__(kBlock) swiglu(SwiGluRows<T> a) {
   Pack<T, size> gate[kSwiGluUnroll] = {}, up[kSwiGluUnroll] = {};
 #pragma unroll
@@ -48,13 +48,13 @@ __global__ void __launch_bounds__(kBlock) swiglu(SwiGluRows<T> a) {
     Floats<size> g = unpack(gate[u]);
     const Floats<size> v = unpack(up[u]);
 #pragma unroll
-    for (int j = 0; j < size; ++j) g.v[j] = swiglu_of(g.v[j], v.v[j]);
+    for (int j = 0; j < size; ++j) g.v[j] = gated<kind>(g.v[j], v.v[j]);
     const PackCoord<size, T> place(a, u);
     if (place.inside) store_pack(place.in(a.out), pack<T>(g));
   }
 }
 
-template <int size, class T>
+template <Gate kind, int size, class T>
 __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
   Pack<T, size> gate[kSwiGluUnroll] = {}, up[kSwiGluUnroll] = {}, dy[kSwiGluUnroll] = {};
 #pragma unroll
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
     const Floats<size> d = unpack(dy[u]);
 #pragma unroll
     for (int j = 0; j < size; ++j) {
-      const SwiGluGradients x = swiglu_gradients(g.v[j], v.v[j], d.v[j]);
+      const SwiGluGradients x = gated_gradients<kind>(g.v[j], v.v[j], d.v[j]);
       g.v[j] = x.gate, v.v[j] = x.up;
     }
     const PackCoord<size, T> place(a, u);
@@ -95,7 +95,7 @@ void launch_rows(const ExecContext& ctx, SwiGluRows<T> a, int size, std::int64_t
   }
 }
 
-template <class T>
+template <Gate kind, class T>
 void forward(const SwiGlu& args, const ExecContext& ctx) {
   const RowsOf<T> in = device_rows<T>("swiglu", "gate_up", args.gate_up), out = device_rows<T>("swiglu", "y", args.y);
   RING_CHECK(in.count == out.count && in.width == 2 * out.width, "swiglu of ", describe(args.gate_up), " into ",
@@ -107,12 +107,12 @@ void forward(const SwiGlu& args, const ExecContext& ctx) {
   a.inner = divider_of("swiglu", in.count, inner);
   a.width = static_cast<int>(out.width);
   if (made_of_packs(in) && made_of_packs(out))
-    launch_rows<T>(ctx, a, kPack<T>, in.count, swiglu<kPack<T>, T>);
+    launch_rows<T>(ctx, a, kPack<T>, in.count, swiglu<kind, kPack<T>, T>);
   else
-    launch_rows<T>(ctx, a, 1, in.count, swiglu<1, T>);
+    launch_rows<T>(ctx, a, 1, in.count, swiglu<kind, 1, T>);
 }
 
-template <class T>
+template <Gate kind, class T>
 void backward(const SwiGluBackward& args, const ExecContext& ctx) {
   const char* op = "swiglu_backward";
   const RowsOf<T> in = device_rows<T>(op, "gate_up", args.gate_up), dy = device_rows<T>(op, "dy", args.dy);
@@ -128,16 +128,20 @@ void backward(const SwiGluBackward& args, const ExecContext& ctx) {
   a.inner = divider_of(op, in.count, inner);
   a.width = static_cast<int>(dy.width);
   if (made_of_packs(in) && made_of_packs(dy) && made_of_packs(out))
-    launch_rows<T>(ctx, a, kPack<T>, in.count, swiglu_backward<kPack<T>, T>);
+    launch_rows<T>(ctx, a, kPack<T>, in.count, swiglu_backward<kind, kPack<T>, T>);
   else
-    launch_rows<T>(ctx, a, 1, in.count, swiglu_backward<1, T>);
+    launch_rows<T>(ctx, a, 1, in.count, swiglu_backward<kind, 1, T>);
 }
 
 void run_swiglu(const SwiGlu& args, const ExecContext& ctx) {
-  visit_float("swiglu", args.y.dtype(), [&]<class T>() { forward<T>(args, ctx); });
+  visit_float("swiglu", args.y.dtype(), [&]<class T>() {
+    (args.gate == Gate::silu ? forward<Gate::silu, T> : forward<Gate::gelu_tanh, T>)(args, ctx);
+  });
 }
 void run_swiglu_backward(const SwiGluBackward& args, const ExecContext& ctx) {
-  visit_float("swiglu_backward", args.dy.dtype(), [&]<class T>() { backward<T>(args, ctx); });
+  visit_float("swiglu_backward", args.dy.dtype(), [&]<class T>() {
+    (args.gate == Gate::silu ? backward<Gate::silu, T> : backward<Gate::gelu_tanh, T>)(args, ctx);
+  });
 }
 
 const bool added_swiglu[] = {

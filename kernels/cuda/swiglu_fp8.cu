@@ -1,5 +1,5 @@
-#include "kernels/cuda/device/swiglu.cuh"
 #include "kernels/cuda/quantize_fp8.cuh"
+#include "kernels/cuda/swiglu.cuh"
 #include "kernels/fp8_producers.h"
 
 namespace ring::cuda {

@@ -24,7 +24,7 @@ using ComputeHeads = std::function<void(KvHeads, const HeadTensors& inputs, cons
 template <class Args>
 void set_heads(Args& some, const Args& all, KvHeads heads, const HeadTensors& inputs) {
   some.q = inputs.by_row[0], some.k = inputs.by_row[1], some.v = inputs.by_row[2];
-  some.scale = all.scale;
+  some.scale = all.scale, some.soft_cap = all.soft_cap;
   some.dropout = all.dropout;
   some.dropout.rows = {};
   some.dropout.first_head += heads.first * (all.q.dim(1) / all.k.dim(1));

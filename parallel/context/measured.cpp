@@ -49,6 +49,7 @@ class MeasuredContext final : public ContextParallel {
     const AttentionBackward& b = args.pairs;
     Attention a;
     a.q = b.q, a.k = b.k, a.v = b.v, a.out = b.out, a.lse = b.lse, a.scale = b.scale, a.pattern = b.pattern;
+    a.soft_cap = b.soft_cap;
     a.dropout = b.dropout;  // part of the tuning key, which must equal the key of the forward call
     choose(a, shards, ctx).backward(args, shards, ctx);
   }
@@ -215,7 +216,7 @@ class MeasuredContext final : public ContextParallel {
     b.dq = like(f.q);
     b.dk = like(f.k);
     b.dv = like(f.v);
-    b.scale = f.scale, b.pattern = f.pattern, b.dropout = f.dropout;
+    b.scale = f.scale, b.pattern = f.pattern, b.dropout = f.dropout, b.soft_cap = f.soft_cap;
     std::vector<float> seconds(schedules_.size(), std::numeric_limits<float>::infinity());
     for (std::size_t i = 0; i < schedules_.size(); ++i)
       if (can[i]) seconds[i] = seconds_of(*schedules_[i], f, b, shards, ctx);

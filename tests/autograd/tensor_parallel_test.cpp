@@ -109,6 +109,7 @@ struct HeadCase {
   float z_loss = 0;
   std::int64_t chunk_bytes = 0;
   int ignore_every = 0;
+  float soft_cap = 0;
 };
 constexpr float kScale = 0.25f;
 
@@ -130,14 +131,15 @@ HeadValues head_oracle(const HeadCase& c, const Values& x, const Values& w, cons
       double sum = 0;
       for (std::int64_t k = 0; k < kWidth; ++k)
         sum += x[static_cast<std::size_t>(n * kWidth + k)] * w[static_cast<std::size_t>(v * kWidth + k)];
-      return sum;
+      return c.soft_cap > 0 ? c.soft_cap * std::tanh(sum / c.soft_cap) : sum;
     };
+    const auto slope = [&](std::int64_t v) { return c.soft_cap > 0 ? 1 - std::pow(dot(v) / c.soft_cap, 2) : 1; };
     double total = 0;
     for (std::int64_t v = 0; v < c.vocab; ++v) total += std::exp(dot(v));
     const double lse = std::log(total), weight = weights[static_cast<std::size_t>(n)];
     out.loss[static_cast<std::size_t>(n)] = weight * (lse - dot(target) + c.z_loss * lse * lse);
     for (std::int64_t v = 0; v < c.vocab; ++v) {
-      const double p = std::exp(dot(v) - lse) * (1 + 2 * c.z_loss * lse) - (v == target);
+      const double p = (std::exp(dot(v) - lse) * (1 + 2 * c.z_loss * lse) - (v == target)) * slope(v);
       for (std::int64_t k = 0; k < kWidth; ++k) {
         out.dx[static_cast<std::size_t>(n * kWidth + k)] +=
             kScale * weight * p * w[static_cast<std::size_t>(v * kWidth + k)];
@@ -163,6 +165,7 @@ void check_head_case(const HeadCase& c, Communicator& comm) {
                       .vocab = c.vocab,
                       .scale = kScale,
                       .z_loss = c.z_loss,
+                      .soft_cap = c.soft_cap,
                       .chunk_bytes = c.chunk_bytes};
   const LossOutput out = cross_entropy_head(world.run, own_x, own_w, head);
   Values sum{0};
@@ -179,8 +182,9 @@ void check_head_case(const HeadCase& c, Communicator& comm) {
 
 TEST_P(DistTensorParallelOps, ALossHeadOverASlicedVocabularyGivesTheLossOfTheWhole) {
   const auto errors = run_ranks(GetParam(), [](Communicator& comm) {
-    const HeadCase cases[] = {
-        {48, 48}, {37, 48, 0.1f}, {9, 48, 0, 0, 3}, {47, 48, 0.05f, 5 * 48 * 4, 4}, {48, 48, 0, 1}};
+    const HeadCase cases[] = {{48, 48},         {37, 48, 0.1f},
+                              {9, 48, 0, 0, 3}, {47, 48, 0.05f, 5 * 48 * 4, 4},
+                              {48, 48, 0, 1},   {37, 48, 0.1f, 0, 3, 2.0f}};
     for (const HeadCase& c : cases) check_head_case(c, comm);
   });
   EXPECT_EQ(joined(errors), "");

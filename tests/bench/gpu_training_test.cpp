@@ -191,6 +191,20 @@ TEST_F(GpuTraining, OffloadedStatesGiveTheSameBits) {
   }
 }
 
+TEST_F(GpuTraining, WeightsOnTheHostGiveTheSameBits) {
+  for (const char* precision : {"train.precision=bf16", "train.precision=fp32"}) {
+    train({precision});
+    const Result here = train({precision, "train.cuda_graph=off"});
+    for (const auto& [chunk, staging] : {std::pair{"100000", "0"}, {"100000", "1000000"}, {"67108864", "auto"}}) {
+      const Result away = train({precision, "optimizer.offload=weights", str("optimizer.offload_chunk_bytes=", chunk),
+                                 str("optimizer.offload_staging_bytes=", staging)});
+      EXPECT_EQ(here, away) << precision << ", " << chunk << " of " << staging;
+      EXPECT_EQ(away.waits, 0u);
+      EXPECT_FALSE(away.replayed);
+    }
+  }
+}
+
 TEST_F(GpuTraining, OffloadedStatesInBf16GiveTheSameBits) {
   const std::vector<std::string> types = {"optimizer.moments=bf16", "optimizer.gradients=bf16"};
   for (const char* master : {"optimizer.master=fp32", "optimizer.master=bf16"}) {

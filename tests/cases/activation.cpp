@@ -6,18 +6,22 @@
 namespace ring::test {
 namespace {
 
+constexpr float kCap = 3;
+
 double apply(Activation kind, double x) {
   switch (kind) {
     case Activation::gelu: return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
     case Activation::gelu_tanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
     case Activation::relu2: return x > 0 ? x * x : 0;
+    case Activation::soft_cap: return kCap * std::tanh(x / kCap);
   }
   return 0;
 }
 
 const char* name_of(Activation kind) {
   if (kind == Activation::gelu) return "gelu";
+  if (kind == Activation::soft_cap) return "soft_cap";
   return kind == Activation::gelu_tanh ? "gelu_tanh" : "relu2";
 }
 
@@ -31,7 +35,7 @@ OpCase make_activation(Activation kind, std::int64_t n, std::int64_t width, doub
     for (double& v : y) v = apply(kind, v);
     return std::vector<Values>{y};
   };
-  c.run = [kind](Run& run, const std::vector<Var>& in) { return std::vector<Var>{activate(run, in[0], kind)}; };
+  c.run = [kind](Run& run, const std::vector<Var>& in) { return std::vector<Var>{activate(run, in[0], kind, kCap)}; };
   const auto count = static_cast<double>(n * width);
   c.flops = (kind == Activation::relu2 ? 2 : 30) * count;
   c.backward_flops = (kind == Activation::relu2 ? 3 : 34) * count;
@@ -43,7 +47,7 @@ OpCase make_activation(Activation kind, std::int64_t n, std::int64_t width, doub
 
 std::vector<OpCase> activations() {
   std::vector<OpCase> list;
-  for (Activation kind : {Activation::gelu, Activation::gelu_tanh, Activation::relu2}) {
+  for (Activation kind : {Activation::gelu, Activation::gelu_tanh, Activation::relu2, Activation::soft_cap}) {
     list.push_back(make_activation(kind, 1, 1, 1));
     list.push_back(make_activation(kind, 40, 37, 4));
     list.push_back(make_activation(kind, 300, 67, 30));
@@ -53,24 +57,25 @@ std::vector<OpCase> activations() {
   return list;
 }
 
-std::vector<Values> swiglu_oracle(std::int64_t width, const std::vector<Values>& in) {
+std::vector<Values> gated_oracle(std::int64_t width, Gate kind, const std::vector<Values>& in) {
   Values y;
   const auto w = static_cast<std::size_t>(width);
   for (std::size_t row = 0; row < in[0].size(); row += 2 * w)
     for (std::size_t c = 0; c < w; ++c) {
       const double gate = in[0][row + c];
-      y.push_back(gate / (1 + std::exp(-gate)) * in[0][row + w + c]);
+      const double factor = kind == Gate::silu ? gate / (1 + std::exp(-gate)) : apply(Activation::gelu_tanh, gate);
+      y.push_back(factor * in[0][row + w + c]);
     }
   return {y};
 }
 
-OpCase make_swiglu(std::int64_t n, std::int64_t width, double scale, bool bench = false) {
+OpCase make_swiglu(std::int64_t n, std::int64_t width, double scale, bool bench = false, Gate gate = Gate::silu) {
   OpCase c;
   c.op = "swiglu";
-  c.name = str("N", n, "_F", width, "_scale", scale);
+  c.name = str("N", n, "_F", width, "_scale", scale, gate == Gate::silu ? "" : "_gelu_tanh");
   c.inputs = {{.name = "gate_up", .shape = {n, 2 * width}, .scale = scale}};
-  c.oracle = [width](const std::vector<Values>& in) { return swiglu_oracle(width, in); };
-  c.run = [](Run& run, const std::vector<Var>& in) { return std::vector<Var>{swiglu(run, in[0])}; };
+  c.oracle = [width, gate](const std::vector<Values>& in) { return gated_oracle(width, gate, in); };
+  c.run = [gate](Run& run, const std::vector<Var>& in) { return std::vector<Var>{swiglu(run, in[0], gate)}; };
   const auto count = static_cast<double>(n * width);
   c.flops = 25 * count;
   c.backward_flops = 30 * count;
@@ -81,8 +86,14 @@ OpCase make_swiglu(std::int64_t n, std::int64_t width, double scale, bool bench 
 }
 
 std::vector<OpCase> swiglus() {
-  return {make_swiglu(1, 1, 1),   make_swiglu(9, 37, 4),          make_swiglu(200, 40, 1),
-          make_swiglu(5, 67, 90), make_swiglu(768, 352, 2, true), make_swiglu(4096, 2816, 2, true)};
+  return {make_swiglu(1, 1, 1),
+          make_swiglu(9, 37, 4),
+          make_swiglu(200, 40, 1),
+          make_swiglu(5, 67, 90),
+          make_swiglu(768, 352, 2, true),
+          make_swiglu(4096, 2816, 2, true),
+          make_swiglu(9, 37, 4, false, Gate::gelu_tanh),
+          make_swiglu(200, 40, 1, false, Gate::gelu_tanh)};
 }
 
 const AddCases added_activations(activations), added_swiglus(swiglus);

@@ -107,6 +107,8 @@ struct AttentionShape {
   OracleDropout dropout = {};
   Values pooling = {};  // of learned pools, for each size: positions [Hk,p], then queries [Hk,D]; empty: means
   Values gates = {};    // [N,Hq], gates of pools; empty: 0
+  double soft_cap = 0;  // 0: no cap
+  Values sinks = {};    // [Hq], learned sinks (kernels/attention/sink.h); empty: no sinks
   std::int64_t tokens() const { return offsets.back(); }
 };
 
@@ -252,10 +254,13 @@ inline double attend(const AttentionShape& a, const Values& q, const Values& k, 
   };
   std::vector<Key> keys;
   Values s;
-  double largest = -std::numeric_limits<double>::infinity(), total = 0;
+  const double none = -std::numeric_limits<double>::infinity();
+  const double sink = a.sinks.empty() ? none : a.sinks[static_cast<std::size_t>(h)];
+  double largest = sink, total = 0;
   const auto add = [&](const double* key, double bias, const Key& of) {
     keys.push_back(of);
-    s.push_back(dot(at(q, t, a.heads, h), key, a.dim) * a.scale + bias);
+    const double score = dot(at(q, t, a.heads, h), key, a.dim) * a.scale;
+    s.push_back((a.soft_cap > 0 ? a.soft_cap * std::tanh(score / a.soft_cap) : score) + bias);
     largest = std::max(largest, s.back());
   };
   const std::int64_t size = a.pattern.selects() ? a.pattern.blocks->block() : 1, origin = d.origin(size);
@@ -270,6 +275,7 @@ inline double attend(const AttentionShape& a, const Values& q, const Values& k, 
   for (std::size_t j = 0; j < d.pools->keys.size(); ++j)
     if (d.pools->ends[j] <= t) add(d.pools->keys[j].data(), gate, {d.pools->values[j].data(), 1});
   for (double& x : s) total += x = std::exp(x - largest);
+  if (sink > none) total += std::exp(sink - largest);
   for (std::size_t j = 0; j < keys.size(); ++j) {
     const double weight = s[j] / total * keys[j].factor;
     for (std::int64_t i = 0; i < a.dim; ++i) out[i] += weight * keys[j].value[i];

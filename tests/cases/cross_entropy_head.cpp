@@ -17,6 +17,7 @@ struct HeadSetting {
   double spread = 1;  // scale of x and w: logits grow with its square
   std::int64_t chunk_bytes = std::int64_t{32} << 20;
   bool bench = false;
+  float soft_cap = 0;
 };
 
 std::vector<double> logits_of(const HeadSetting& s, const std::vector<Values>& in, std::int64_t n) {
@@ -25,6 +26,8 @@ std::vector<double> logits_of(const HeadSetting& s, const std::vector<Values>& i
     for (std::int64_t c = 0; c < s.width; ++c)
       logits[static_cast<std::size_t>(v)] +=
           in[0][static_cast<std::size_t>(n * s.width + c)] * in[1][static_cast<std::size_t>(v * s.width + c)];
+  if (s.soft_cap > 0)
+    for (double& logit : logits) logit = s.soft_cap * std::tanh(logit / s.soft_cap);
   return logits;
 }
 
@@ -63,6 +66,7 @@ std::vector<Var> call(const HeadSetting& s, Run& run, const std::vector<Var>& in
                       .vocab = s.vocab,
                       .scale = s.scale,
                       .z_loss = s.z_loss,
+                      .soft_cap = s.soft_cap,
                       .chunk_bytes = s.chunk_bytes};
   const LossOutput out = cross_entropy_head(run, in[0], in[1], head);
   return {out.sum, {out.token_loss, nullptr}};
@@ -105,6 +109,16 @@ std::vector<OpCase> head_cases() {
       make_head(
           {.name = "weighted", .n = 30, .width = 8, .vocab = 33, .padding = 3, .ignore_every = 4, .weighted = true}),
       make_head({.name = "z_loss", .n = 21, .width = 16, .vocab = 50, .weighted = true, .z_loss = 0.1f, .scale = 0.5f}),
+      make_head({.name = "soft_cap",
+                 .n = 21,
+                 .width = 16,
+                 .vocab = 50,
+                 .padding = 6,
+                 .ignore_every = 4,
+                 .z_loss = 0.1f,
+                 .scale = 0.5f,
+                 .chunk_bytes = 20 * 56 * 4,
+                 .soft_cap = 1.5f}),
       make_head({.name = "chunks_of_one", .n = 19, .width = 8, .vocab = 40, .ignore_every = 5, .chunk_bytes = 1}),
       make_head({.name = "chunks", .n = 50, .width = 8, .vocab = 40, .padding = 8, .chunk_bytes = 20 * 48 * 4}),
       make_head({.name = "threads", .n = 700, .width = 8, .vocab = 67, .scale = 0.01f}),

@@ -10,6 +10,7 @@ struct NormSetting {
   bool layer, bias = false;
   double scale = 1, offset = 0;
   bool bench = false;
+  double w_offset = 0;
 };
 constexpr float kNormEps = 1e-5f;
 
@@ -22,7 +23,7 @@ std::vector<Values> norm_oracle(const NormSetting& s, const std::vector<Values>&
     for (std::size_t c = 0; s.layer && c < width; ++c) mean += x[row + c] / static_cast<double>(s.width);
     for (std::size_t c = 0; c < width; ++c) square += std::pow(x[row + c] - mean, 2) / static_cast<double>(s.width);
     for (std::size_t c = 0; c < width; ++c)
-      y[row + c] = (x[row + c] - mean) / std::sqrt(square + kNormEps) * w[c] + (s.bias ? in[2][c] : 0);
+      y[row + c] = (x[row + c] - mean) / std::sqrt(square + kNormEps) * (w[c] + s.w_offset) + (s.bias ? in[2][c] : 0);
   }
   return {y};
 }
@@ -31,7 +32,7 @@ OpCase make_norm(const NormSetting& s) {
   OpCase c;
   c.op = s.layer ? "layer_norm" : "rms_norm";
   c.name = str("N", s.n, "_C", s.width, s.bias ? "_bias" : "", s.scale != 1 ? str("_scale", s.scale) : "",
-               s.offset != 0 ? str("_offset", s.offset) : "");
+               s.offset != 0 ? str("_offset", s.offset) : "", s.w_offset != 0 ? "_zero_centered" : "");
   for (char& ch : c.name)
     if (ch == '-' || ch == '+' || ch == '.') ch = '_';
   Input x{.name = "x", .shape = {s.n, s.width}, .scale = s.scale};
@@ -43,7 +44,7 @@ OpCase make_norm(const NormSetting& s) {
   if (s.bias) c.inputs.push_back({.name = "b", .shape = {s.width}});
   c.oracle = [s](const std::vector<Values>& in) { return norm_oracle(s, in); };
   c.run = [s](Run& run, const std::vector<Var>& in) {
-    if (!s.layer) return std::vector<Var>{rms_norm(run, in[0], in[1], kNormEps)};
+    if (!s.layer) return std::vector<Var>{rms_norm(run, in[0], in[1], kNormEps, static_cast<float>(s.w_offset))};
     return std::vector<Var>{layer_norm(run, in[0], in[1], s.bias ? in[2] : Var{}, kNormEps)};
   };
   const auto n = static_cast<double>(s.n * s.width);
@@ -74,6 +75,7 @@ std::vector<OpCase> norm_cases() {
     s.layer = s.bias = true;
     list.push_back(make_norm(s));
   }
+  for (const std::int64_t width : {37, 128, 4096}) list.push_back(make_norm({.n = 9, .width = width, .w_offset = 1}));
   // A mean far from zero: a variance computed as E[x^2] - E[x]^2 in f32 would lose all precision.
   OpCase shifted = make_norm({.n = 6, .width = 72, .layer = true, .bias = true, .offset = 300});
   shifted.tolerance = 1e-4;

@@ -6,7 +6,10 @@ namespace ring::test {
 namespace {
 
 struct Options {
-  bool norm = false, rotate = true, learned_pools = false, gates = false;
+  bool norm = false, rotate = true, learned_pools = false, gates = false, sinks = false;
+  bool whole_norm = false;  // the QK-norm covers all heads together
+  double norm_offset = 0;
+  std::int64_t rotary = 0;  // rotated channels of a head; 0: all
 };
 constexpr Options kPlain{.rotate = false};
 constexpr double kAttentionEps = 1e-6f;
@@ -20,41 +23,42 @@ Values columns(const Values& x, std::int64_t width, std::int64_t first, std::int
   return out;
 }
 
-void normalise(Values& x, const Values& w) {
+void normalise(Values& x, const Values& w, double offset) {
   for (std::size_t at = 0; at < x.size(); at += w.size()) {
     double squares = 0;
     for (std::size_t i = 0; i < w.size(); ++i) squares += x[at + i] * x[at + i];
     const double rstd = 1 / std::sqrt(squares / static_cast<double>(w.size()) + kAttentionEps);
-    for (std::size_t i = 0; i < w.size(); ++i) x[at + i] *= rstd * w[i];
+    for (std::size_t i = 0; i < w.size(); ++i) x[at + i] *= rstd * (w[i] + offset);
   }
 }
 
-void rotate(Values& x, std::int64_t heads, const Values& positions, const Values& inv_freq) {
-  const std::size_t half = inv_freq.size();
-  for (std::size_t at = 0; at < x.size(); at += 2 * half)
+void rotate(Values& x, std::int64_t heads, std::int64_t dim, const Values& positions, const Values& inv_freq) {
+  const std::size_t half = inv_freq.size(), width = static_cast<std::size_t>(dim);
+  for (std::size_t at = 0; at < x.size(); at += width)
     for (std::size_t i = 0; i < half; ++i) {
-      const double angle = positions[at / (2 * half) / static_cast<std::size_t>(heads)] * inv_freq[i];
+      const double angle = positions[at / width / static_cast<std::size_t>(heads)] * inv_freq[i];
       const double a = x[at + i], b = x[at + i + half];
       x[at + i] = a * std::cos(angle) - b * std::sin(angle);
       x[at + i + half] = a * std::sin(angle) + b * std::cos(angle);
     }
 }
 
-// Inputs: qkv, positions, inv_freq, then weights of the norms, then weights of pools. Outputs: attention, final keys,
-// final values.
+// Inputs: qkv, positions, inv_freq, then weights of the norms, weights of pools, and gates or sinks. Outputs:
+// attention, then the keys and values after norm and rotation.
 std::vector<Values> self_attention_oracle(AttentionShape a, const Options& o, const std::vector<Values>& in) {
   if (o.learned_pools) a.pooling = in[o.norm ? 5 : 3];
   if (o.gates) a.gates = in.back();
+  if (o.sinks) a.sinks = in.back();
   const std::int64_t q_width = a.heads * a.dim, k_width = a.kv_heads * a.dim, width = q_width + 2 * k_width;
   Values q = columns(in[0], width, 0, q_width), k = columns(in[0], width, q_width, k_width);
   const Values v = columns(in[0], width, q_width + k_width, k_width);
   if (o.norm) {
-    normalise(q, in[3]);
-    normalise(k, in[4]);
+    normalise(q, in[3], o.norm_offset);
+    normalise(k, in[4], o.norm_offset);
   }
   if (o.rotate) {
-    rotate(q, a.heads, in[1], in[2]);
-    rotate(k, a.kv_heads, in[1], in[2]);
+    rotate(q, a.heads, a.dim, in[1], in[2]);
+    rotate(k, a.kv_heads, a.dim, in[1], in[2]);
   }
   return {attention_oracle(a, q, k, v).out, k, v};
 }
@@ -71,7 +75,9 @@ Var packed(const Tensor& t, const ExecContext& ctx) {
 
 std::vector<Var> run_op(Run run, const std::vector<Var>& in, const AttentionShape& a, const Options& o) {
   SelfAttention options{.heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.dim};
-  options.attention = {static_cast<float>(a.scale), a.pattern, a.dropout.rate, a.dropout.site.site};
+  options.attention = {static_cast<float>(a.scale), static_cast<float>(a.soft_cap), a.pattern, a.dropout.rate,
+                       a.dropout.site.site};
+  options.norm_offset = static_cast<float>(o.norm_offset);
   if (o.rotate) options.inv_freq = in[2].value;
   if (o.norm) {
     options.q_norm = in[3];
@@ -79,6 +85,7 @@ std::vector<Var> run_op(Run run, const std::vector<Var>& in, const AttentionShap
   }
   if (o.learned_pools) options.pooling = in[o.norm ? 5 : 3];
   if (o.gates) options.pool_gates = in.back();
+  if (o.sinks) options.sinks = in.back();
   run.seed = a.dropout.site.seed, run.step = a.dropout.site.step, run.first_row = a.dropout.first_row;
   if (a.dropout.step > 0) run.layout.rows = from_host(a.dropout.rows(a.tokens()), run.ctx.stream);
   Tensor keys, values;
@@ -95,19 +102,21 @@ OpCase make_attention(const std::string& name, const AttentionShape& a, const Op
   Values positions, inv_freq;
   for (std::size_t b = 0; b + 1 < a.offsets.size(); ++b)
     for (std::int32_t t = a.offsets[b]; t < a.offsets[b + 1]; ++t) positions.push_back(t - a.offsets[b] + 3);
-  for (std::int64_t i = 0; i < a.dim / 2; ++i)
-    inv_freq.push_back(std::pow(100.0, -2.0 * static_cast<double>(i) / static_cast<double>(a.dim)));
+  const std::int64_t rotary = o.rotary ? o.rotary : a.dim;
+  for (std::int64_t i = 0; i < rotary / 2; ++i)
+    inv_freq.push_back(std::pow(100.0, -2.0 * static_cast<double>(i) / static_cast<double>(rotary)));
   const std::int64_t width = (a.heads + 2 * a.kv_heads) * a.dim;
   c.inputs = {{.name = "qkv", .shape = {a.tokens(), width}},
               {.name = "positions", .shape = {a.tokens()}, .values = positions, .dtype = DType::i32},
-              {.name = "inv_freq", .shape = {a.dim / 2}, .values = inv_freq, .differentiable = false}};
+              {.name = "inv_freq", .shape = {rotary / 2}, .values = inv_freq, .differentiable = false}};
   if (o.norm) {
-    c.inputs.push_back({.name = "q_norm", .shape = {a.dim}});
-    c.inputs.push_back({.name = "k_norm", .shape = {a.dim}});
+    c.inputs.push_back({.name = "q_norm", .shape = {o.whole_norm ? a.heads * a.dim : a.dim}});
+    c.inputs.push_back({.name = "k_norm", .shape = {o.whole_norm ? a.kv_heads * a.dim : a.dim}});
   }
   if (o.learned_pools)
     c.inputs.push_back({.name = "pooling", .shape = {pool_weights_numel(a.pattern, a.kv_heads, a.dim)}});
   if (o.gates) c.inputs.push_back({.name = "gates", .shape = {a.tokens(), a.heads}, .scale = 2});
+  if (o.sinks) c.inputs.push_back({.name = "sinks", .shape = {a.heads}, .scale = 3});
   c.oracle = [a, o](const std::vector<Values>& in) { return self_attention_oracle(a, o, in); };
   c.run = [a, o](Run& run, const std::vector<Var>& in) { return run_op(run, in, a, o); };
   c.flops = 4 * attention_pairs(a) * static_cast<double>(a.heads * a.dim);
@@ -245,6 +254,54 @@ std::vector<OpCase> plain_cases() {
   return all;
 }
 
+OpCase capped(const std::string& name, AttentionShape a, double cap, const Options& o = kPlain) {
+  a.soft_cap = cap;
+  return make_attention("soft_cap_" + name, a, o);
+}
+
+OpCase with_sinks(const std::string& name, const AttentionShape& a, Options o = kPlain) {
+  o.sinks = true;
+  return make_attention("sinks_" + name, a, o);
+}
+
+// Learned sinks with every kind of pattern.
+std::vector<OpCase> sinks() {
+  const std::vector<std::int32_t> packed = offsets_of({40, 13, 30, 3}), rows = {0, 53};
+  const BlockRule content{.kind = BlockRuleKind::content, .keep = 2};
+  AttentionShape capped{packed, 4, 2, 24, 1.0, dense(), rows, {.rate = 0.3f}};
+  capped.soft_cap = 3;
+  return {
+      with_sinks("tiny", {offsets_of({1, 2, 3}), 1, 1, 8, 2.0, dense()}),
+      with_sinks("rope_norm", {packed, 4, 2, 24, 0.3, dense(), rows}, {.norm = true}),
+      with_sinks("full_D128", {offsets_of({20}), 2, 1, 128, usual(128), dense(false)}),
+      with_sinks("window_D64", {packed, 4, 1, 64, usual(64), window(9, 2), rows}),
+      with_sinks("dilated_without_keys", {packed, 6, 3, 32, usual(32), dilated({{16, 1}, {32, 2}}, false, 1), rows}),
+      with_sinks("soft_cap_dropout", capped),
+      with_sinks("content_D16", {offsets_of({200}), 4, 2, 16, usual(16), block_sparse(64, {content})}),
+      with_sinks("pools_D16", {offsets_of({50, 6}), 4, 2, 16, usual(16), pooled(window(12), {5, 16})}),
+  };
+}
+
+// Settings of published families that Llama does not have.
+std::vector<OpCase> of_families() {
+  const std::vector<std::int32_t> ragged = offsets_of({5, 1, 70}), packed = offsets_of({100, 30, 130, 3}),
+                                  rows = {0, 130};
+  return {
+      make_attention("whole_norm_rope_gqa", {ragged, 6, 2, 16, 0.3, dense()}, {.norm = true, .whole_norm = true}),
+      make_attention("whole_norm_window", {ragged, 4, 4, 8, 0.3, window(20)},
+                     {.norm = true, .rotate = false, .whole_norm = true, .norm_offset = 1}),
+      make_attention("zero_centered_norm_rope", {ragged, 4, 2, 16, 0.3, dense()}, {.norm = true, .norm_offset = 1}),
+      make_attention("partial_rope", {ragged, 4, 2, 24, 0.3, dense()}, {.rotary = 6}),
+      make_attention("partial_rope_norm", {ragged, 2, 1, 32, 0.3, dense()}, {.norm = true, .rotary = 16}),
+      capped("tiny", {offsets_of({1, 2, 3}), 1, 1, 8, 2.0, dense()}, 1),
+      capped("dense_D24", {packed, 4, 2, 24, 1.0, dense(), rows}, 3),
+      capped("window_D64", {packed, 2, 1, 64, 0.5, window(50), rows}, 2),
+      capped("window_sinks_full_D40", {packed, 2, 1, 40, 1.0, window(33, 2, false), rows}, 5),
+      capped("dropout_rope_norm", {packed, 4, 2, 16, 1.0, dense(), rows, {.rate = 0.3f}}, 2, {.norm = true}),
+      capped("D128", {offsets_of({130}), 2, 1, 128, 0.3, dense()}, 4),
+  };
+}
+
 std::vector<OpCase> attention_cases() {
   const std::vector<std::int32_t> ragged = offsets_of({5, 1, 70});
   std::vector<OpCase> all = {
@@ -287,6 +344,12 @@ std::vector<OpCase> attention_cases() {
   for (OpCase& c : all) {
     if (c.inputs.size() >= 5) c.tolerance = 2e-5;
     if (c.name.find("content") != std::string::npos) c.half = false;  // rounded queries may select different blocks
+  }
+  std::vector<OpCase> others = of_families();
+  for (OpCase& c : sinks()) others.push_back(std::move(c));
+  for (OpCase& c : others) {
+    c.tolerance = 2e-5;
+    all.push_back(std::move(c));
   }
   for (OpCase& c : plain_cases()) all.push_back(std::move(c));
   return all;

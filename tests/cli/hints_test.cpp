@@ -197,6 +197,22 @@ TEST(Hints, PipelineStagesRefuseOtherSettings) {
   }
 }
 
+// Settings that weights on the host do not support are refused, with a message that names a setting that works.
+TEST(Hints, WeightsOnTheHostRefuseOtherSettings) {
+  EXPECT_EQ(hint_for("optimizer.offload=weights"), "");
+  const std::pair<const char*, const char*> refused[] = {
+      {"train.linears=fp8_blocks", "supports train.linears: bf16, but it is fp8_blocks. Set it to bf16"},
+      {"parallel.pp=2", "but parallel.pp is 2. Set optimizer.offload to all, or parallel.pp to 1"},
+      {"train.ema=0.9", "train.ema: requires the weights on the device"},
+      {"train.diagnostics_interval=5", "train.diagnostics_interval: requires the weights on the device"},
+      {"parallel.local_steps=5", "parallel.local_steps: requires the weights on the device"}};
+  for (const auto& [setting, text] : refused) {
+    const std::string said = hint_for(std::vector<std::string>{"optimizer.offload=weights", setting});
+    EXPECT_NE(said.find("optimizer.offload: weights "), std::string::npos) << setting << ": " << said;
+    EXPECT_NE(said.find(text), std::string::npos) << setting << ": " << said;
+  }
+}
+
 TEST(Hints, AWordForASectionSuggestsOneOfItsKeys) {
   const std::string meant = "did you mean a key of data, such as data.path?";
   EXPECT_EQ(hint_for("dataset=x"), "command line: dataset=x: unknown key; " + meant);

@@ -158,7 +158,7 @@ TEST(PlanCommand, SmallModelsAreInMiB) {
   EXPECT_NE(large.output.find("by kind, in GiB"), std::string::npos) << large.output;
 }
 
-TEST(PlanCommand, TheMinimumMemoryIsNamedAndAssumesOffloadedStates) {
+TEST(PlanCommand, TheMinimumMemoryIsNamedAndAssumesWeightsOnTheHost) {
   const auto min_memory = [](const Finished& f) {
     std::smatch found;
     EXPECT_TRUE(std::regex_search(f.output, found, std::regex("1 process needs at least ([0-9.]+) GiB"))) << f.output;
@@ -169,8 +169,8 @@ TEST(PlanCommand, TheMinimumMemoryIsNamedAndAssumesOffloadedStates) {
   const auto bytes = [](double gib) { return std::to_string(static_cast<long long>(gib * (1 << 30))); };
   const Finished enough = plan({"--memory", bytes(1.01 * min_memory(none))});
   ASSERT_EQ(enough.code, 0) << enough.output;
-  EXPECT_NE(enough.output.find("1 process, offload states"), std::string::npos) << enough.output;
-  EXPECT_NE(enough.output.find("optimizer: {offload: states"), std::string::npos) << enough.output;
+  EXPECT_NE(enough.output.find("1 process, offload weights"), std::string::npos) << enough.output;
+  EXPECT_NE(enough.output.find("optimizer: {offload: weights"), std::string::npos) << enough.output;
   EXPECT_EQ(plan({"--memory", bytes(0.97 * min_memory(none))}).code, 1);
 }
 

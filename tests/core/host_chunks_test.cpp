@@ -253,6 +253,31 @@ TEST(HostChunks, ValuesMayBelongToBlocks) {
   }
 }
 
+// A pass sees the values that the previous pass wrote, however many chunks are fetched before it and however late
+// copies run.
+TEST(HostChunks, ChunksMayBeFetchedOneByOne) {
+  for (const Streams& s : all_streams())
+    for (const int fetched : {0, 1, 3, 20}) {
+      const Stream cpu = Stream::cpu(1);
+      const Tensor a = numbers(100, 1, cpu), b = numbers(100, 500, cpu);
+      HostChunks chunks({a, b}, {.chunk = 128, .ring = 5 * 128}, s.compute, s.in, s.out);
+      for (int pass = 0; pass < 3; ++pass) {
+        chunks.prefetch_first();
+        for (int i = 0; i < fetched; ++i) chunks.prefetch_next();
+        chunks.for_each_chunk([&](std::int64_t, std::int64_t count, const std::vector<Tensor>& here) {
+          const Tensor old = Tensor::empty({count}, DType::f32, cpu, Lifetime::run);
+          copy(old, here[0], s.compute);
+          copy(here[0], here[1], s.compute);
+          copy(here[1], old, s.compute);
+        });
+      }
+      chunks.wait_for_copies(s.compute);
+      s.compute.synchronize();
+      EXPECT_EQ(a.data<float>()[99], 599) << fetched;
+      EXPECT_EQ(b.data<float>()[99], 100) << fetched;
+    }
+}
+
 // If a step runs out of memory after prefetch(), it is repeated, so prefetch() may be called twice.
 TEST(HostChunks, PrefetchMayBeRepeated) {
   const Stream cpu = Stream::cpu(1);

@@ -34,14 +34,14 @@ struct Empty {};
 struct Nine {
   int a, b, c, d, e, f, g, h, i;
 };
-struct Eighteen {
-  int a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r;
+struct Nineteen {
+  int a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s;
 };
 
 TEST(VisitAll, CountsMembers) {
   EXPECT_TRUE(list_all<int>(Empty{}).empty());
   EXPECT_EQ(list_all<int>(Nine{1, 2, 3, 4, 5, 6, 7, 8, 9}), (std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
-  EXPECT_EQ(list_all<int>(Eighteen{.r = 18}).size(), 18u);
+  EXPECT_EQ(list_all<int>(Nineteen{.s = 19}).size(), 19u);
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"train.linears=fp8_tensor", "optimizer.groups=[{match: ['blocks.[0-3].*'], frozen: true}]"}},
         Case{"fp8_moments_on_the_host",
              {"optimizer.moments=fp8", "optimizer.offload=states", "optimizer.offload_staging_bytes=0"}},
+        Case{"weights_on_the_host", {"optimizer.offload=weights", "optimizer.offload_staging_bytes=0"}},
         Case{"block_again", {"train.recompute=block"}}, Case{"full_again", {"train.recompute=full"}},
         Case{"full_again_in_chunks", {"train.recompute=full", "train.mlp_chunk=100"}},
         Case{"averaged", {"train.ema=0.999"}}, Case{"two_threads", {"run.threads=2"}}),
@@ -567,6 +568,9 @@ TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
   const std::string host = "set optimizer.offload: ", moments = "set optimizer.moments: bf16";
   const std::string plain = advice({"train.precision=bf16"});
   EXPECT_TRUE(contains(plain, host + "states or all, " + moments + " or fp8")) << plain;
+  const std::string all = advice({"train.precision=bf16", "optimizer.offload=all"});
+  EXPECT_TRUE(contains(all, host + "weights, ")) << all;
+  EXPECT_FALSE(contains(advice({"optimizer.offload=all", "train.linears=fp8_tensor"}), host));
   for (const char* reader : {"train.ema=0.9", "train.diagnostics_interval=5"}) {
     const std::string read = advice({"train.precision=bf16", reader});
     EXPECT_TRUE(contains(read, host + "states, " + moments)) << read;

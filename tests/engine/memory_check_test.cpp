@@ -90,6 +90,7 @@ TEST(MemoryCheck, StatesOnTheHostShareItsMemory) {
   }
   expect_parts(problem(StateOffload::states), {"cannot fit into memory: optimizer states", "parallel.zero"});
   expect_parts(problem(StateOffload::all), {"cannot fit into memory: master copies", "optimizer states"});
+  expect_parts(problem(StateOffload::weights), {"cannot fit into memory: weights", "master copies"});
   if (backend_available(Backend::cuda)) return;
   c.train.linears = "fp8_blocks";
   c.optimizer.groups = {{.match = {"*.mlp.*.weight"}, .frozen = true}};

@@ -10,8 +10,7 @@
 
 #include "evaluate/session.h"
 #include "interchange/gguf/export.h"
-#include "tests/trainer/tiny.h"
-#include "tests/trainer/written_run.h"
+#include "tests/interchange/published.h"
 
 namespace ring::test {
 namespace {
@@ -239,6 +238,91 @@ TEST_F(Gguf, Gpt2HasQueriesKeysAndValuesInOneTensor) {
   EXPECT_EQ(f.floats("blk.0.attn_qkv.bias"), all);
   EXPECT_EQ(f.floats("position_embd.weight"), ours("embedding.positions.weight"));
   EXPECT_EQ(f.floats("output_norm.bias"), ours("final_norm.bias"));
+}
+
+void make_gemma2(ModelConfig& m) {
+  make_gemma(m);
+  m.layers = 3;
+  m.attention_layers[0].layers = "0,2";
+  m.attention_soft_cap = 50, m.logit_soft_cap = 30;
+}
+void make_gemma3(ModelConfig& m) {
+  make_gemma(m);
+  m.layers = 7;
+  m.attention_layers[0].layers = "0-4,6";
+  m.qk_norm = true;
+  m.rope = {.theta = 1e6, .scaling = RopeScaling::linear, .factor = 4};
+  m.rope_layers = {{.layers = "0-4,6", .rope = {}}};
+}
+
+std::vector<float> plus_one(std::vector<float> values) {
+  for (float& value : values) value += 1;
+  return values;
+}
+
+TEST_F(Gguf, GemmasHaveSoftCapsWindowsAndNormsAroundOne) {
+  const GgufFile two = exported(make_gemma2);
+  EXPECT_EQ(result_.architecture, "gemma2");
+  for (const auto& [key, value] : std::map<std::string, Json>{{"attn_logit_softcapping", 50.0f},
+                                                              {"final_logit_softcapping", 30.0f},
+                                                              {"attention.sliding_window", 9},
+                                                              {"rope.freq_base", 1e4f}})
+    EXPECT_EQ(two.metadata.value("gemma2." + key, Json()), value) << key;
+  for (const auto& [theirs, name] :
+       std::map<std::string, std::string>{{"blk.1.attn_norm", "blocks.1.attention_norm"},
+                                          {"blk.2.post_attention_norm", "blocks.2.attention_out_norm"},
+                                          {"blk.1.ffn_norm", "blocks.1.mlp_norm"},
+                                          {"blk.0.post_ffw_norm", "blocks.0.mlp_out_norm"},
+                                          {"output_norm", "final_norm"}})
+    EXPECT_EQ(two.floats(theirs + ".weight"), plus_one(ours(name + ".weight"))) << theirs;
+  EXPECT_EQ(two.floats("blk.1.attn_q.weight"), ours("blocks.1.attention.wq.weight"));
+  EXPECT_FALSE(two.tensors.contains("output.weight"));
+  const GgufFile three = exported(make_gemma3);
+  EXPECT_EQ(result_.architecture, "gemma3");
+  EXPECT_EQ(three.metadata.at("gemma3.rope.freq_base"), 1e6f);
+  EXPECT_EQ(three.metadata.at("gemma3.rope.scaling.factor"), 4.0f);
+  EXPECT_FALSE(three.metadata.contains("gemma3.final_logit_softcapping"));
+  EXPECT_EQ(three.floats("blk.6.attn_q_norm.weight"), plus_one(ours("blocks.6.attention.q_norm.weight")));
+}
+
+TEST_F(Gguf, OlmosHaveNormsAfterSublayers) {
+  const GgufFile two = exported(make_olmo);
+  EXPECT_EQ(result_.architecture, "olmo2");
+  EXPECT_FALSE(two.metadata.contains("olmo2.attention.sliding_window"));
+  EXPECT_FALSE(two.tensors.contains("blk.0.attn_norm.weight"));
+  EXPECT_EQ(two.tensors.at("blk.0.attn_q_norm.weight").dims, std::vector<std::uint64_t>{64});
+  EXPECT_EQ(two.floats("blk.1.post_ffw_norm.weight"), ours("blocks.1.mlp_out_norm.weight"));
+  const GgufFile three = exported([](ModelConfig& m) {
+    make_olmo(m);
+    m.layers = 5;
+    m.attention_layers = {{.layers = "0-2,4", .attention = {.kind = "window", .window = 12}}};
+  });
+  EXPECT_EQ(result_.architecture, "olmo2");
+  EXPECT_EQ(three.metadata.at("olmo2.attention.sliding_window"), 12);
+}
+
+TEST_F(Gguf, RefusesWhatLlamaCppFixesForAFamily) {
+  const auto expect = [&](void (*make)(ModelConfig&), const Change& change, const std::string& message) {
+    const std::string error = refusal([&](ModelConfig& m) { make(m), change(m); });
+    EXPECT_TRUE(contains(error, message)) << error;
+  };
+  expect(
+      make_gemma2, [](ModelConfig& m) { m.attention_layers[0].layers = "1"; },
+      "attention of layer 0 cannot be exported as GGUF: llama.cpp's 'gemma2' supports only windows in all");
+  expect(
+      make_gemma2, [](ModelConfig& m) { m.attention_soft_cap = 0; }, "attention_soft_cap: 0 cannot be exported as");
+  expect(
+      make_gemma2, [](ModelConfig& m) { m.tied_embeddings = false; }, "tied_embeddings: false cannot be exported");
+  expect(
+      make_gemma2, [](ModelConfig& m) { m.attention_scale = 0.5; }, "attention_scale: 0.5 cannot be exported as");
+  expect(
+      make_gemma3, [](ModelConfig& m) { m.logit_soft_cap = 30; }, "logit_soft_cap: 30 cannot be exported as GGUF");
+  expect(
+      make_gemma3, [](ModelConfig& m) { m.rope_layers[0].rope.theta = 100; }, "layers with windows (theta 100)");
+  expect(
+      make_olmo, [](ModelConfig& m) { m.tied_embeddings = true; }, "tied_embeddings: true cannot be exported as");
+  expect(
+      make_olmo, [](ModelConfig& m) { m.head_dim = 24; }, "head_dim: 24 cannot be exported as GGUF");
 }
 
 TEST_F(Gguf, NormsStayF32AndOddRowsBecomeF16) {

@@ -1,6 +1,7 @@
 // Reading and writing config.json, and settings that are refused by name.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -36,6 +37,23 @@ json gpt2() {
   return json::parse(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 50257, "n_embd": 768,
     "n_layer": 12, "n_head": 12, "n_positions": 1024, "n_ctx": 1024, "activation_function": "gelu_new",
     "layer_norm_epsilon": 1e-05, "n_inner": null, "attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1})");
+}
+
+json gemma3() {
+  return json::parse(R"({"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "vocab_size": 262144,
+    "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,
+    "num_key_value_heads": 1, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-06,
+    "max_position_embeddings": 32768, "query_pre_attn_scalar": 256, "rope_theta": 1000000, "rope_scaling": null,
+    "rope_local_base_freq": 10000, "sliding_window": 512, "sliding_window_pattern": 6, "attention_bias": false,
+    "attn_logit_softcapping": null, "final_logit_softcapping": null})");
+}
+
+json olmo3() {
+  return json::parse(R"({"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "vocab_size": 100278,
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 8, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "hidden_act": "silu", "max_position_embeddings": 65536, "rms_norm_eps": 1e-06,
+    "rope_theta": 500000, "sliding_window": 4096, "attention_bias": false, "rope_scaling": {"rope_type": "yarn",
+      "factor": 8.0, "original_max_position_embeddings": 8192, "attention_factor": 1.2079441541679836}})");
 }
 
 PublishedModel parse(const json& j) { return parse_hf_config(j.dump(), "x/config.json"); }
@@ -157,7 +175,7 @@ TEST(HfConfig, ReadsTheKeysOfOtherFamilies) {
   json j = qwen3();
   j.update({{"use_sliding_window", true}, {"sliding_window", 4096}, {"max_window_layers", 26}});
   ASSERT_EQ(parse(j).model.attention_layers.size(), 1u);
-  EXPECT_EQ(parse(j).model.attention_layers[0].layers, "26,27");
+  EXPECT_EQ(parse(j).model.attention_layers[0].layers, "26-27");
   EXPECT_EQ(parse(j).model.attention_layers[0].attention.window, 4096);
   json m = llama();
   m.update({{"model_type", "mistral"}, {"architectures", {"MistralForCausalLM"}}});
@@ -169,6 +187,74 @@ TEST(HfConfig, ReadsTheKeysOfOtherFamilies) {
   EXPECT_EQ(g.biases, Biases::all);
   EXPECT_EQ(g.mlp, Mlp::gelu_tanh);
   EXPECT_TRUE(g.tied_embeddings);
+}
+
+TEST(HfConfig, ReadsGemma3) {
+  const PublishedModel p = parse(gemma3());
+  EXPECT_EQ(p.family, Family::gemma3);
+  const ModelConfig& m = p.model;
+  EXPECT_EQ(m.norm_place, NormPlace::sandwich);
+  EXPECT_TRUE(m.norm_zero_centered);
+  EXPECT_TRUE(m.qk_norm);
+  EXPECT_EQ(m.mlp, Mlp::geglu_tanh);
+  EXPECT_DOUBLE_EQ(m.embedding_scale, std::sqrt(1152.0));
+  EXPECT_EQ(m.attention_scale, 0);  // query_pre_attn_scalar is head_dim
+  EXPECT_TRUE(m.tied_embeddings);   // the family's default
+  EXPECT_EQ(m.rope.theta, 1e6);
+  ASSERT_EQ(m.rope_layers.size(), 1u);
+  EXPECT_EQ(m.rope_layers[0].layers, "0-4,6-10,12-16,18-22,24-25");
+  EXPECT_EQ(m.rope_layers[0].rope.theta, 1e4);
+  EXPECT_EQ(m.attention_layers[0].layers, m.rope_layers[0].layers);
+  EXPECT_EQ(m.attention_layers[0].attention.window, 512);
+  json j = gemma3();
+  j["query_pre_attn_scalar"] = 168;
+  EXPECT_DOUBLE_EQ(parse(j).model.attention_scale, 1 / std::sqrt(168.0));
+}
+
+TEST(HfConfig, ReadsOlmo3) {
+  const ModelConfig m = parse(olmo3()).model;
+  EXPECT_EQ(m.norm_place, NormPlace::reordered);
+  EXPECT_EQ(m.qk_norm_over, QkNormOver::projection);
+  EXPECT_EQ(m.attention_layers.at(0).layers, "0-2,4-6");
+  EXPECT_EQ(m.rope.scaling, RopeScaling::yarn);  // the rope of dense layers
+  EXPECT_EQ(m.rope_layers.at(0).rope, RopeConfig{.theta = 5e5});
+}
+
+// transformers 5 has a section for each kind of layer.
+TEST(HfConfig, ReadsRopeByKindOfLayer) {
+  json j = olmo3();
+  const json full = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 7e5}},
+             sliding = {{"rope_type", "default"}, {"rope_theta", 3e3}};
+  j.erase("rope_theta"), j.erase("rope_scaling");
+  j["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", sliding}};
+  ModelConfig m = parse(j).model;
+  EXPECT_EQ(m.rope, (RopeConfig{.theta = 7e5, .scaling = RopeScaling::linear, .factor = 2}));
+  EXPECT_EQ(m.rope_layers.at(0).rope, RopeConfig{.theta = 3e3});
+  const json again = json::parse(hf_config(Family::olmo3, m.resolved(), FloatType::f32, {}));
+  EXPECT_EQ(again["rope_parameters"], j["rope_parameters"]);
+  j["layer_types"] = json::array_t(8, "sliding_attention");  // all layers have the same type
+  m = parse(j).model;
+  EXPECT_EQ(m.rope.theta, 3e3);
+  EXPECT_TRUE(m.rope_layers.empty());
+}
+
+TEST(HfConfig, ExportsOfNewerFamiliesNeedTheirSettings) {
+  const auto error_with = [](const json& published, const auto& change) {
+    ModelConfig m = parse(published).model;
+    change(m);
+    return error_of([&] { family_of(m.resolved()); });
+  };
+  const auto expect = [](const std::string& error, const char* key) {
+    EXPECT_TRUE(contains(error, std::string("model.") + key)) << error;
+  };
+  expect(error_with(gemma3(), [](ModelConfig& m) { m.embedding_scale = 1; }), "embedding_scale: 1 cannot be exported");
+  expect(error_with(gemma3(), [](ModelConfig& m) { m.norm_zero_centered = false; }), "norm_zero_centered: false");
+  expect(error_with(gemma3(), [](ModelConfig& m) { m.attention_scale = 0.3; }), "attention_scale: 0.3");
+  expect(error_with(gemma3(), [](ModelConfig& m) { m.rope_layers[0].layers = "0"; }), "rope_layers: layers with win");
+  expect(error_with(olmo3(), [](ModelConfig& m) { m.qk_norm_over = QkNormOver::head; }), "qk_norm_over: head");
+  expect(error_with(qwen3(), [](ModelConfig& m) { m.logit_soft_cap = 30; }), "logit_soft_cap: 30");
+  expect(error_with(gemma3(), [](ModelConfig& m) { m.learned_sinks = true; }), "learned_sinks: true cannot");
+  expect(error_with(qwen3(), [](ModelConfig& m) { m.rope.partial_rotary_factor = 0.5; }), "rope.partial_rotary_factor");
 }
 
 struct Refusal {
@@ -190,6 +276,13 @@ TEST_P(HfConfigRefuses, ByName) {
 
 const Refusal kRefusals[] = {
     {"Family", llama, {{"model_type", "gemma3"}}, "model_type: \"gemma3\" cannot be imported: supported are LlamaFor"},
+    {"Images",
+     llama,
+     {{"model_type", "gemma3"}, {"text_config", {{"model_type", "gemma3_text"}}}},
+     "model_type: \"gemma3\" cannot be imported: images and audio are not supported"},
+    {"GemmaActivation", gemma3, {{"hidden_activation", "gelu"}}, "hidden_activation: \"gelu\" cannot be imported"},
+    {"Bidirectional", gemma3, {{"use_bidirectional_attention", true}}, "use_bidirectional_attention: true cannot"},
+    {"Gemma3SoftCap", gemma3, {{"attn_logit_softcapping", 50.0}}, "attn_logit_softcapping: 50.0 cannot be imported"},
     {"NoHeads", llama, {{"num_attention_heads", 0}}, "num_attention_heads"},
     {"NoHeadsOfGpt2", gpt2, {{"n_head", 0}}, "n_head"},
     {"NoFamily", llama, {{"model_type", nullptr}}, "model_type is missing"},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -36,6 +37,26 @@ inline void make_gpt2(ModelConfig& m) {
 inline void give_window(AttentionConfig& a) {
   a.kind = "window";
   a.window = 9;
+}
+
+inline void give_local_layer(ModelConfig& m) {
+  m.attention_layers = {{"0", {}}};
+  give_window(m.attention_layers[0].attention);
+}
+
+inline void make_olmo(ModelConfig& m) {
+  m.norm_place = NormPlace::reordered;
+  m.qk_norm = true;
+  m.qk_norm_over = QkNormOver::projection;
+}
+
+inline void make_gemma(ModelConfig& m) {
+  m.norm_place = NormPlace::sandwich;
+  m.norm_zero_centered = true;
+  m.mlp = Mlp::geglu_tanh;
+  m.embedding_scale = std::sqrt(static_cast<double>(m.width));
+  m.tied_embeddings = true;
+  give_local_layer(m);
 }
 
 inline const Model kModels[] = {
@@ -75,6 +96,28 @@ inline const Model kModels[] = {
      [](ModelConfig& m) {
        m.qk_norm = true;
        m.head_dim = 32;
+     }},
+    {"Olmo2", Family::olmo2, make_olmo},
+    {"Olmo3", Family::olmo3,
+     [](ModelConfig& m) {
+       make_olmo(m);
+       give_local_layer(m);
+       m.rope = {.scaling = RopeScaling::yarn, .factor = 4, .original_context = 16};
+       m.rope_layers = {{"0", {}}};
+     }},
+    {"Gemma2", Family::gemma2,
+     [](ModelConfig& m) {
+       make_gemma(m);
+       m.attention_soft_cap = 50;
+       m.logit_soft_cap = 30;
+     }},
+    {"Gemma3", Family::gemma3,
+     [](ModelConfig& m) {
+       make_gemma(m);
+       m.qk_norm = true;
+       m.attention_scale = 1 / std::sqrt(20.0);
+       m.rope = {.theta = 1e6, .scaling = RopeScaling::linear};
+       m.rope_layers = {{"0", {.theta = 1e4}}};
      }},
     {"Gpt2", Family::gpt2, make_gpt2},
     {"Gpt2Untied", Family::gpt2, [](ModelConfig& m) {

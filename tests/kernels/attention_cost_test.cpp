@@ -9,14 +9,12 @@
 namespace ring::test {
 namespace {
 
-constexpr std::int64_t kDimOfCost = 64;
-
 AttentionBackward backward_of(Device device, std::int32_t queries, std::int32_t keys, std::int64_t kv_heads,
-                              const Pattern& pattern) {
+                              const Pattern& pattern, std::int64_t dim = 64) {
   const ExecContext ctx{Stream::create(device)};
   AttentionBackward a;
-  a.q = a.out = a.dout = a.dq = ctx.empty({queries, 4 * kv_heads, kDimOfCost}, DType::bf16);
-  a.k = a.v = a.dk = a.dv = ctx.empty({keys, kv_heads, kDimOfCost}, DType::bf16);
+  a.q = a.out = a.dout = a.dq = ctx.empty({queries, 4 * kv_heads, dim}, DType::bf16);
+  a.k = a.v = a.dk = a.dv = ctx.empty({keys, kv_heads, dim}, DType::bf16);
   a.lse = ctx.empty({4 * kv_heads, queries});
   a.queries = {{0, queries, 0, 0}}, a.keys = {{0, keys, 0, 0}};
   a.pattern = pattern;
@@ -54,6 +52,7 @@ TEST(AttentionCost, TwoKernelsComputeScoresTwice) {
   const Pattern blocks = block_sparse(128, {{.kind = BlockRuleKind::local_global, .local = 2, .first = 1}});
   EXPECT_DOUBLE_EQ(extra_flops(backward_of(kGpu, 32'768, 32'768, 8, blocks)), 1.4);
   EXPECT_EQ(extra_flops(backward_of({}, 32'768, 32'768, 8, blocks)), 1);
+  EXPECT_DOUBLE_EQ(extra_flops(backward_of(kGpu, 32'768, 32'768, 8, dense(), 256)), 1.4);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct Cache {
   double scale = 0.4;
   Values gates = {};  // [batch, heads], for ranges from row `gated` on
   std::int32_t gated = 0;
+  double sinks = 0;  // learned sinks have values in [-sinks, sinks]; 0: no sinks
 
   AttentionDecode args(const ExecContext& ctx, DType type = DType::f32) const {
     AttentionDecode a;
@@ -28,6 +29,7 @@ struct Cache {
     a.v = make_tensor({batch, capacity, kv_heads, dim}, type, random_values("v", cache), ctx);
     a.out = ctx.empty({batch, heads, dim}, type);
     a.scale = static_cast<float>(scale);
+    if (sinks > 0) a.sinks = make_tensor({heads}, type, random_values("sinks", heads, sinks), ctx);
     a.starts = {0};
     for (const std::vector<CacheRows>& list : lists) {
       a.rows.insert(a.rows.end(), list.begin(), list.end());
@@ -62,11 +64,12 @@ Values cached_values(const Tensor& t, const Tensor& scales, const ExecContext& c
 Values oracle(const Cache& c, const AttentionDecode& a, const ExecContext& ctx) {
   const Values q = read_values(a.q, ctx), k = cached_values(a.k, a.k_scales, ctx),
                v = cached_values(a.v, a.v_scales, ctx);
+  const Values sinks = a.sinks.defined() ? read_values(a.sinks, ctx) : Values{};
   Values out(q.size());
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t h = 0; h < c.heads; ++h) {
       const std::int64_t kv = h * c.kv_heads / c.heads, at = (b * c.heads + h) * c.dim;
-      double total = 0;
+      double total = sinks.empty() ? 0 : std::exp(sinks[static_cast<std::size_t>(h)]);
       const std::vector<CacheRows>& list = c.lists[static_cast<std::size_t>(b * c.kv_heads + kv)];
       const auto add = [&](std::int64_t u, double gate) {
         const std::int64_t row = ((b * c.capacity + u) * c.kv_heads + kv) * c.dim;
@@ -103,15 +106,18 @@ TEST(AttentionDecode, QueriesAttendToTheFirstRows) {
 
 // Each head has its own list: strides, several ranges, empty ranges, repeated rows, no range at all.
 TEST(AttentionDecode, QueriesAttendToTheRangesOfTheirHead) {
-  expect_oracle({2,
-                 97,
-                 4,
-                 2,
-                 40,
-                 {{{0, 4, 1}, {60, 37, 1}},
-                  {{3, 30, 3}, {90, 7, 1}, {90, 0, 5}},
-                  {},
-                  {{96, 1, 1000}, {10, 20, 2}, {10, 40, 1}, {0, 1, 1}}}});
+  Cache c{2,
+          97,
+          4,
+          2,
+          40,
+          {{{0, 4, 1}, {60, 37, 1}},
+           {{3, 30, 3}, {90, 7, 1}, {90, 0, 5}},
+           {},
+           {{96, 1, 1000}, {10, 20, 2}, {10, 40, 1}, {0, 1, 1}}}};
+  expect_oracle(c);
+  c.sinks = 6;
+  expect_oracle(c);
 }
 
 TEST(AttentionDecode, LargeScoresStayFinite) {
@@ -153,6 +159,7 @@ TEST(AttentionDecode, WrongShapesAreRefused) {
   refused([&](AttentionDecode& a) { a.k = a.v = ctx.zeros({2, 4, 2, 8}); });
   refused([&](AttentionDecode& a) { a.k = a.v = ctx.zeros({1, 4, 2, 16}); });
   refused([&](AttentionDecode& a) { a.out = ctx.zeros({1, 2, 16}); });
+  refused([&](AttentionDecode& a) { a.sinks = ctx.zeros({1}); });
   refused([&](AttentionDecode& a) {
     a.q = a.out = ctx.zeros({1, 2, 12});
     a.k = a.v = ctx.zeros({1, 4, 2, 12});
@@ -198,7 +205,9 @@ Cache with_pools(std::int64_t dim) {
 TEST_P(GatedDecoding, AddsGatesToTheRowsOfPools) {
   for (const std::int64_t dim : {8, 24, 64, 128, 256}) {
     SCOPED_TRACE(dim);
-    decoded(with_pools(dim));
+    Cache c = with_pools(dim);
+    c.sinks = dim == 24 ? 4 : 0;
+    decoded(c);
   }
 }
 
@@ -273,7 +282,8 @@ TEST_P(CodedDecoding, FollowsTheDefinitionOnDecodedValues) {
   const ExecContext ctx = context(2);
   for (const std::int64_t dim : {8, 24, 40, 64, 72, 80, 96, 128, 160, 256})
     for (const std::int64_t gap : {0, 8, 3}) {  // bytes between rows of heads; codes are not aligned after 3
-      const Cache c = coded_cache(dim);
+      Cache c = coded_cache(dim);
+      c.sinks = gap == 8 ? 6 : 0;
       const AttentionDecode a = coded(c, dim + gap, ctx);
       attention_decode_kernel(a, ctx);
       expect_decoded(c, a, ctx);

@@ -71,7 +71,7 @@ Values measure(const AttentionShape& a, const Values& q, const Values& k, const 
   std::vector<Tensor> entropies;
   ring::Run run{.ctx = ctx, .probes = {.entropies = &entropies}};
   SelfAttention options{.heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.dim};
-  options.attention = {static_cast<float>(a.scale), a.pattern};
+  options.attention = {.scale = static_cast<float>(a.scale), .pattern = a.pattern};
   if (!a.pooling.empty()) options.pooling = {make_tensor({std::ssize(a.pooling)}, type, a.pooling, ctx), nullptr};
   if (!a.gates.empty()) options.pool_gates = {make_tensor({a.tokens(), a.heads}, type, a.gates, ctx), nullptr};
   const Var in{make_tensor({a.tokens(), q_width + 2 * k_width}, type, qkv, ctx), nullptr};
@@ -149,7 +149,7 @@ TEST(AttentionEntropy, DoesNotCountPadding) {
   const ExecContext ctx = poisoned_context(1);
   ring::Run run{.ctx = ctx, .probes = {.entropies = &entropies}};
   const Var in{make_tensor({16, 24}, DType::f32, Values(16 * 24, 0.0), ctx), nullptr};
-  const SelfAttention options{.heads = 1, .kv_heads = 1, .head_dim = 8, .attention = {1, a.pattern}};
+  const SelfAttention options{.heads = 1, .kv_heads = 1, .head_dim = 8, .attention = {.pattern = a.pattern}};
   self_attention(run, in, {.offsets = a.offsets, .lengths = {3}}, options);
   const Values got = read_values(entropies.at(0));
   EXPECT_NEAR(got[0], std::log(2) + std::log(3), 1e-6);

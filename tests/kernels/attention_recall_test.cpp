@@ -166,7 +166,7 @@ Values watch(const AttentionShape& a, const Values& q, const Values& k, DType ty
   std::vector<Tensor> told;
   ring::Run run{.ctx = ctx, .probes = {.entropies = &told}};
   SelfAttention options{.heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.dim};
-  options.attention = {static_cast<float>(a.scale), a.pattern};
+  options.attention = {.scale = static_cast<float>(a.scale), .pattern = a.pattern};
   self_attention(run, {make_tensor({a.tokens(), q_width + 2 * k_width}, type, qkv, ctx), nullptr},
                  {.offsets = a.offsets, .rows = a.rows}, options);
   RING_CHECK(told.size() == 1, told.size(), " measurements of one attention");

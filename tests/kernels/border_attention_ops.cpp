@@ -9,6 +9,7 @@
 #include "kernels/attention/selected/attention_recall.h"
 #include "kernels/attention/selected/block_mass.h"
 #include "kernels/attention/selected/block_select.h"
+#include "kernels/attention/sink.h"
 #include "tests/kernels/border_ops.h"
 
 namespace ring::test::border_attention {
@@ -222,6 +223,15 @@ void attention_entropy(BorderOperands& o, DType t) {
   o.run(attention_entropy_kernel, {query_rows(o, "q", t), o.whole("keys", {kTokens, kHeads, kDim}),
                                    o.whole("lse", {kHeads, kTokens}), o.whole("out", {kTokens, 2 * kHeads}), 0.125f});
 }
+void attention_sink(BorderOperands& o, DType t) {
+  o.run(attention_sink_kernel,
+        {query_rows(o, "out", t), o.whole("lse", {kHeads, kTokens}), o.whole("sinks", {kHeads}, t)});
+}
+void attention_sink_backward(BorderOperands& o, DType t) {
+  o.run(attention_sink_backward_kernel,
+        {query_rows(o, "out", t), o.whole("lse", {kHeads, kTokens}), o.whole("sinks", {kHeads}, t),
+         query_rows(o, "dout", t), o.whole("terms", {kTokens, kHeads})});
+}
 void pool_gate(BorderOperands& o, DType t) {
   o.run(pool_gate_kernel, {.pooled_lse = o.whole("pooled_lse", {kHeads, kTokens}),
                            .lse = o.whole("lse", {kHeads, kTokens}),
@@ -295,6 +305,8 @@ std::vector<BorderOp> ops() {
           {"attention_decode", "fp8", attention_decode_fp8},
           {"gated_decode", "", gated_decode},
           {"attention_entropy", "", attention_entropy},
+          {"attention_sink", "", attention_sink},
+          {"attention_sink_backward", "", attention_sink_backward},
           {"block_select", "", block_select},
           {"block_select", "scores", block_select_by_scores},
           {"selected_pairs", "", selected_pairs},

@@ -51,15 +51,19 @@ void moving_average(BorderOperands& o, DType) {
   o.run(moving_average_kernel, {flat(o, "values", DType::f32), flat(o, "average", DType::f32), step_state(o), 0.9});
 }
 // A message in bf16, two bytes per element. The other codes differ only in what they store at an offset.
-Tensor bf16_message(BorderOperands& o) {
-  return o.last_elements("message", 2 * kFirst, 2 * kCount, DType::u8, Fill::zeros);
+Tensor bf16_message(BorderOperands& o, Fill fill) {
+  return o.last_elements("message", 2 * kFirst, 2 * kCount, DType::u8, fill);
 }
-void encode_gradient(BorderOperands& o, DType t) {
+// The gradient is always bf16, because gradient, residual and message do not all fit into BorderMemory in f32.
+void encode_gradient(BorderOperands& o, DType) {
   const Tensor residual = flat(o, "residual", DType::f32);
-  o.run(encode_gradient_kernel, {flat(o, "gradient", t), residual, residual, bf16_message(o), {GradientCode::bf16, 0}});
+  o.run(encode_gradient_kernel,
+        {flat(o, "gradient", DType::bf16), residual, residual, bf16_message(o, Fill::zeros), {GradientCode::bf16, 0}});
 }
+// The sum starts at 0, because the small bytes of the message are tiny numbers.
 void decode_gradient(BorderOperands& o, DType) {
-  o.run(decode_gradient_kernel, {bf16_message(o), flat(o, "sum", DType::f32), {GradientCode::bf16, 0}, true});
+  o.run(decode_gradient_kernel,
+        {bf16_message(o, Fill::uniform), flat(o, "sum", DType::f32, Fill::zeros), {GradientCode::bf16, 0}, true});
 }
 void settle_residuals(BorderOperands& o, DType) {
   o.run(settle_residuals_kernel, {flat(o, "kept", DType::f32), flat(o, "pending", DType::f32), step_state(o)});

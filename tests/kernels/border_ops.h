@@ -19,6 +19,9 @@ std::vector<BorderOp> ops();  // rows far apart
 namespace border_attention {
 std::vector<BorderOp> ops();  // rows far apart, and rows with high numbers
 }
+namespace border_linear_attention {
+std::vector<BorderOp> ops();  // rows far apart
+}
 namespace border_flat {
 std::vector<BorderOp> ops();  // every element is read: for GPUs only
 }

@@ -24,6 +24,7 @@ namespace {
 std::vector<BorderOp> strided_border_ops() {
   std::vector<BorderOp> ops = border_rows::ops();
   for (BorderOp& op : border_attention::ops()) ops.push_back(std::move(op));
+  for (BorderOp& op : border_linear_attention::ops()) ops.push_back(std::move(op));
   return ops;
 }
 std::vector<BorderOp> all_border_ops() {

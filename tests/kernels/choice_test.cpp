@@ -128,6 +128,31 @@ TEST_F(Choice, ByRuleKeepsWhatTheRunRecorded) {
   EXPECT_EQ(known(), "c");
 }
 
+// The slow `supports` of a candidate is called only if the choice is unknown or names this candidate.
+TEST_F(Choice, AKnownChoiceNeedsNoSlowTestOfOthers) {
+  static int slow_tests = 0;
+  Kernel<Job> calls("job", choose_job);
+  const auto slow = [](const Job& j, const ExecContext&) { return ++slow_tests > 0 && j.easy; };
+  const auto always = [](const Job&, const ExecContext&) { return true; };
+  calls.add(Backend::cpu, {"a", run_fake<'a'>, slow, 20, always});
+  calls.add(Backend::cpu, {"b", run_fake<'b'>, nullptr, 10});
+  calls.add(Backend::cpu, {"c", run_fake<'c'>, nullptr, 5});
+  EXPECT_EQ(calls.choose({}, ctx).name, "b");
+  EXPECT_EQ(slow_tests, 1);
+  EXPECT_EQ(calls.choose({}, ctx).name, "b");
+  EXPECT_EQ(slow_tests, 1);
+  stream->seconds["a"] = 1e-4;
+  EXPECT_EQ(calls.choose({"large"}, ctx).name, "a");
+  EXPECT_EQ(calls.choose({"large", false}, ctx).name, "b");  // "a" is the fastest, but does not support it
+  EXPECT_EQ(calls.choose({"large"}, ctx).name, "a");
+  EXPECT_EQ(slow_tests, 4);
+  // If "a" does not support the call, the choice among the others is found without another test of "a".
+  EXPECT_EQ(calls.choose({"hard", false}, ctx).name, "b");
+  EXPECT_EQ(slow_tests, 5);
+  EXPECT_EQ(calls.choose({"hard", false}, ctx).name, "b");
+  EXPECT_EQ(slow_tests, 5);
+}
+
 TEST_F(Choice, DependsOnTheVersionOfALibrary) {
   static std::string version;
   add_choice_library("d", [] { return version; });

@@ -41,7 +41,7 @@ void for_pairs(const GpuProblem& p, std::int64_t first, bool of_keys, const Fn& 
 
 // If values are unit vectors, `out` shows the dropped pairs; if douts are, dv does.
 TEST_F(GpuAttentionDropout, EveryWeightHasItsMask) {
-  for (const std::int64_t dim : {64, 128}) {
+  for (const std::int64_t dim : {64, 128, 256}) {
     const GpuProblem p{.offsets = {0, 650}, .heads = 2, .kv_heads = 2, .dim = dim, .dropout = kDropout};
     for (std::int64_t first = 0; first < p.tokens(); first += dim) {
       AttentionInputs in = without_scores(p);
@@ -69,7 +69,7 @@ TEST_F(GpuAttentionDropout, EveryWeightHasItsMask) {
 // If all values and douts are 1, dS of a pair is P (D mask / (1 - rate) - delta): negative exactly if the pair is
 // dropped. Keys that are unit vectors show this sign in dq.
 TEST_F(GpuAttentionDropout, EveryScoreGradientHasItsMask) {
-  for (const std::int64_t dim : {64, 128}) {
+  for (const std::int64_t dim : {64, 128, 256}) {
     const GpuProblem p{.offsets = {0, 650}, .heads = 2, .kv_heads = 2, .dim = dim, .dropout = kDropout};
     const double scale = p.problem().scale(), most = static_cast<double>(dim) / (1 - 0.3);
     for (std::int64_t first = 0; first < p.tokens(); first += dim) {
@@ -99,16 +99,16 @@ BlockRule random_rule(double density) {
 // order. Rates divide the rows of all parts: own_sm90 requires it.
 TEST_F(GpuAttentionDropout, RowsOfManyTiles) {
   const Pattern first_block = block_sparse(64, {{.kind = BlockRuleKind::local_global, .local = 1, .first = 1}});
-  for (const std::int64_t dim : {64, 128})
+  for (const std::int64_t dim : {64, 128, 256})
     for (const Pattern& pattern :
          {dense(), dense(false), window(300), window(200, 70), dilated({{500, 1}, {1300, 2}}, false, 1),
-          dilated({{256, 1}, {1024, 4}}, true, 3), block_sparse(128, {random_rule(0.3)}), first_block})
+          dilated({{256, 1}, {1024, 4}}, true, 3), block_sparse(128, {random_rule(0.3)}), first_block}) {
+      GpuProblem p{.offsets = offsets_of({130, 1100, 300}), .heads = 4, .kv_heads = 2, .dim = dim, .pattern = pattern};
+      p.after = 6, p.dropout = kDropout;
+      const AttentionInputs in = gpu_inputs(p);
+      const AttentionResults want = reference(p.problem(), in);
       for (const bool deterministic : {true, false}) {
-        GpuProblem p{
-            .offsets = offsets_of({130, 1100, 300}), .heads = 4, .kv_heads = 2, .dim = dim, .pattern = pattern};
-        p.after = 6, p.deterministic = deterministic, p.dropout = kDropout;
-        const AttentionInputs in = gpu_inputs(p);
-        const AttentionResults want = reference(p.problem(), in);
+        p.deterministic = deterministic, p.wide = false;
         for (const std::string& name : on_tensor_cores(p))
           for (const bool wide : {false, true}) {
             p.wide = wide;
@@ -119,6 +119,7 @@ TEST_F(GpuAttentionDropout, RowsOfManyTiles) {
             if (wide) expect_close(p, run_gpu_in_parts(name, p, in, p.tokens() / 2, p.tokens() / 3), want);
           }
       }
+    }
 }
 
 // The Hopper kernels accept dropout for every call that they accept without dropout.

@@ -32,7 +32,7 @@ TEST_F(GpuAttention, SimtAtEveryWidth) {
 
 TEST_F(GpuAttention, TensorCoresAtEveryLength) {
   for (std::int32_t length : {1, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 300})
-    for (std::int64_t dim : {64, 128})
+    for (std::int64_t dim : {64, 128, 256})
       for (bool causal : {true, false}) {
         expect_right_on_tensor_cores({lengths({length}), 1, 1, dim, dense(causal)});
         expect_right_on_tensor_cores({lengths({length, length, length}), 2, 2, dim, dense(causal), DType::bf16, false});
@@ -55,7 +55,7 @@ TEST_F(GpuAttention, LongRows) {
 
 TEST_F(GpuAttention, Groups) {
   for (std::int64_t group : {1, 2, 4, 8})
-    for (std::int64_t dim : {64, 128}) {
+    for (std::int64_t dim : {64, 128, 256}) {
       expect_right_on_tensor_cores({lengths({150, 150}), 2 * group, 2, dim});
       expect_right_on_tensor_cores({lengths({200, 33}), group, 1, dim, dense(false)});
       expect_right("own_simt", {lengths({90, 33}), 2 * group, 2, dim, dense(), DType::f32});
@@ -91,7 +91,7 @@ TEST_F(GpuAttention, ManyShortDocuments) {
   odd[11] = 20;
   for (const auto& all : {even, odd})
     for (bool causal : {true, false}) {
-      expect_right_on_tensor_cores({lengths(all), 6, 2, 64, dense(causal)});
+      for (std::int64_t dim : {64, 256}) expect_right_on_tensor_cores({lengths(all), 6, 2, dim, dense(causal)});
       expect_right("own_simt", {lengths(all), 3, 3, 40, dense(causal), DType::f32});
     }
 }

@@ -35,5 +35,36 @@ TEST(ModelConfig, HeadsThatDoNotFitAreRefusedWithHeadsThatFit) {
   EXPECT_EQ(model_error("{heads: 8, kv_heads: 9}"), "test:1: kv_heads: 9 does not divide model.heads = 8. Use 8");
 }
 
+TEST(ModelConfig, SettingsThatDoNotFitTogetherAreRefused) {
+  const auto starts = [](const std::string& yaml, const std::string& message) {
+    EXPECT_EQ(model_error(yaml).substr(0, message.size()), message);
+  };
+  starts("{norm: layer, norm_zero_centered: true}", "test:1: norm_zero_centered: requires model.norm: rms");
+  starts("{attention_soft_cap: 50, attention: {kind: dilated, segments: [4], rates: [1]}}",
+         "test:1: attention_soft_cap: 50, but only dense attention and windows have a soft cap");
+  starts("{logit_soft_cap: 1e-30}", "test:1: logit_soft_cap: 1e-30 is below 0.001");
+  starts("{layers: 2, rope_layers: [{layers: 2, rope: {theta: 100}}]}", "test:1: rope_layers[0].layers: \"2\" names");
+  starts("{rope_layers: [{layers: 0, rope: {scaling: dynamic}}]}", "test:1: rope_layers[0]: layers cannot differ");
+  EXPECT_EQ(model_error("{attention_soft_cap: 50, attention: {kind: window, window: 8}, qk_norm: true, "
+                        "qk_norm_over: projection, norm_place: sandwich, mlp: geglu_tanh}"),
+            "");
+}
+
+TEST(ModelConfig, LaterEntriesOfRopeLayersOverrideEarlierOnes) {
+  ModelConfig c;
+  c.rope_layers = {{"0-2", {.theta = 100}}, {"1", {.theta = 200}}};
+  std::vector<double> thetas;
+  for (const RopeConfig* rope : ropes_of(c)) thetas.push_back(rope->theta);
+  EXPECT_EQ(thetas, (std::vector<double>{100, 200, 100, 10000}));
+}
+
+TEST(ModelConfig, RotatesAWholeNumberOfPairs) {
+  EXPECT_EQ(rotary_channels({.partial_rotary_factor = 0.25}, 64), 16);
+  EXPECT_EQ(rotary_channels({.partial_rotary_factor = 0.4}, 80), 32);
+  EXPECT_EQ(rotary_channels({.partial_rotary_factor = 0.99}, 8), 6);
+  EXPECT_EQ(rotary_channels({.partial_rotary_factor = 0}, 64), 0);
+  EXPECT_EQ(rotary_channels({}, 64), 64);
+}
+
 }  // namespace
 }  // namespace ring

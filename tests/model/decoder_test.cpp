@@ -32,6 +32,39 @@ struct Family {
 };
 void PrintTo(const Family& f, std::ostream* out) { *out << f.name; }
 
+// Returns models with settings of families that were published since 2024.
+std::vector<Family> newer_families() {
+  const LayerAttentionConfig local{.layers = "0", .attention = {.kind = "window", .window = 5}};
+  ModelConfig olmo = tiny();
+  olmo.norm_place = NormPlace::reordered;
+  olmo.qk_norm = true;
+  olmo.qk_norm_over = QkNormOver::projection;
+  olmo.dropout = 0.1;
+  olmo.rope = {.scaling = RopeScaling::yarn, .factor = 4, .original_context = 6, .beta_fast = 1, .beta_slow = 0.1};
+  olmo.attention_layers = {local};
+  olmo.rope_layers = {{.layers = "0", .rope = {}}};
+  ModelConfig gemma = tiny();
+  gemma.norm_place = NormPlace::sandwich;
+  gemma.norm_zero_centered = true;
+  gemma.mlp = Mlp::geglu_tanh;
+  gemma.embedding_scale = 5.5;
+  gemma.attention_scale = 0.2;
+  gemma.attention_layers = {local};
+  ModelConfig gemma3 = gemma;
+  gemma3.qk_norm = true;
+  gemma3.rope = {.theta = 1e6, .scaling = RopeScaling::linear};
+  gemma3.rope_layers = {{.layers = "0", .rope = {.theta = 100}}};
+  gemma.attention_soft_cap = 2;
+  gemma.logit_soft_cap = 3;
+  ModelConfig partial = tiny();
+  partial.head_dim = 16;
+  partial.rope.partial_rotary_factor = 0.25;
+  partial.rope_layers = {{.layers = "1", .rope = {.partial_rotary_factor = 0}}};
+  partial.attention_layers = {local};
+  partial.learned_sinks = true;
+  return {{"olmo", olmo}, {"gemma2", gemma}, {"gemma3", gemma3}, {"partial_rotary", partial}};
+}
+
 // Returns one family per row: every choice of every field occurs in at least one family.
 std::vector<Family> families() {
   std::vector<Family> out;
@@ -71,6 +104,13 @@ std::vector<Family> families() {
   c = tiny();
   c.rope = {.scaling = RopeScaling::yarn, .factor = 4, .original_context = 6, .beta_fast = 1, .beta_slow = 0.1};
   out.push_back({"yarn", c});
+  c = tiny();
+  c.mixers = {Mixer::gated_delta_net, Mixer::attention};
+  c.gated_delta_net = {.key_heads = 2, .value_heads = 4, .key_width = 8, .value_width = 12};
+  c.norm_place = NormPlace::sandwich;
+  c.norm_zero_centered = true;
+  out.push_back({"hybrid", c});
+  for (Family& f : newer_families()) out.push_back(std::move(f));
   return out;
 }
 

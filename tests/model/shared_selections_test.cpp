@@ -44,13 +44,13 @@ Tensor some_tokens(const ExecContext& ctx) {
 std::vector<std::vector<std::int32_t>> selections_of(Decoder& model, const ExecContext& ctx) {
   std::vector<std::vector<std::int32_t>> all;
   for (DecoderBlock& b : model.blocks())
-    b.attention().watch = [&](const AttendedHeads& a) {
+    b.attention()->watch = [&](const AttendedHeads& a) {
       const Tensor& kept = a.selection.kept;
       all.push_back(kept.defined() ? bits_of_kept(kept, 1, ctx) : std::vector<std::int32_t>{});
     };
   ring::Run run{ctx};
   model.hidden(run, some_tokens(ctx), Sequences::uniform(1, kTokens, ctx));
-  for (DecoderBlock& b : model.blocks()) b.attention().watch = nullptr;
+  for (DecoderBlock& b : model.blocks()) b.attention()->watch = nullptr;
   return all;
 }
 

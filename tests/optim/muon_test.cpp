@@ -246,7 +246,7 @@ TEST(Muon, ChunksFromTheHostGiveTheSameBits) {
   const ExecContext ctx = cpu(2);
   OptimizerConfig c = config_of();
   const auto here = trained(c, {}, ctx);
-  for (const StateOffload offload : {StateOffload::states, StateOffload::all})
+  for (const StateOffload offload : {StateOffload::states, StateOffload::all, StateOffload::weights})
     for (const std::int64_t bytes : {64, 5000, 12000, 1 << 26})
       for (const std::int64_t staging : {std::int64_t{0}, 4 * bytes}) {
         c.offload = offload;
@@ -255,7 +255,7 @@ TEST(Muon, ChunksFromTheHostGiveTheSameBits) {
         for (const auto& [name, value] : trained(c, {}, ctx)) EXPECT_EQ(value.v, here.at(name).v) << name << bytes;
         Model m(c, {}, ctx);
         const Optimizer optimizer(c, m.shard, 3, ctx);
-        EXPECT_EQ(staging_bytes(c, m.shard, false), optimizer.device_bytes());
+        EXPECT_EQ(staging_bytes(c, m.shard, {}), optimizer.device_bytes());
         EXPECT_EQ(state_bytes(c, m.shard), optimizer.state_bytes());
       }
 }

@@ -130,7 +130,7 @@ TEST_F(OptimizerTest, WhereStatesLiveChangesNoBit) {
         Case{"halves", MomentType::f32, plain}, Case{"halves", MomentType::f32, copied}}) {
     OptimizerConfig config{.kind = kind, .moments = moments};
     const Bytes here = trained(config, types);
-    for (const StateOffload offload : {StateOffload::states, StateOffload::all})
+    for (const StateOffload offload : {StateOffload::states, StateOffload::all, StateOffload::weights})
       for (const std::int64_t bytes : {64, 1024, 3000, 1 << 26})
         for (const std::int64_t staging : {std::int64_t{0}, 5 * bytes, std::int64_t{1} << 30}) {
           config.offload = offload;
@@ -149,7 +149,7 @@ TEST_F(OptimizerTest, LanesOfSeveralKindsAreTransferredSeparately) {
   config.groups = {{.match = {"b", "c"}, .kind = "thirds"}, {.match = {"d"}, .frozen = true}};
   const Bytes here = trained(config, copied), plain = trained({.kind = "halves"}, copied);
   EXPECT_NE(here, plain);
-  for (const StateOffload offload : {StateOffload::states, StateOffload::all})
+  for (const StateOffload offload : {StateOffload::states, StateOffload::all, StateOffload::weights})
     for (const std::int64_t bytes : {64, 1024, 1 << 26})
       for (const std::int64_t staging : {std::int64_t{0}, 7 * bytes}) {
         config.offload = offload;
@@ -160,7 +160,7 @@ TEST_F(OptimizerTest, LanesOfSeveralKindsAreTransferredSeparately) {
         EXPECT_EQ(trained(config, copied), here) << "chunks of " << bytes << " of " << staging << ", late";
         Model m(ctx, copied, config);
         const Optimizer optimizer(config, m.shard, 3, ctx);
-        EXPECT_EQ(staging_bytes(config, m.shard, true), optimizer.device_bytes());
+        EXPECT_EQ(staging_bytes(config, m.shard, copied), optimizer.device_bytes());
         EXPECT_EQ(state_bytes(config, m.shard), optimizer.state_bytes());
         EXPECT_EQ(optimizer.state_bytes(), 4 * static_cast<std::size_t>(m.params.trained_size()));
       }
@@ -168,18 +168,20 @@ TEST_F(OptimizerTest, LanesOfSeveralKindsAreTransferredSeparately) {
 
 TEST_F(OptimizerTest, ReportsTheBytesOnHostAndDevice) {
   for (const ParamTypes& types : {plain, copied})
-    for (const StateOffload offload : {StateOffload::none, StateOffload::states, StateOffload::all}) {
+    for (const StateOffload offload :
+         {StateOffload::none, StateOffload::states, StateOffload::all, StateOffload::weights}) {
       Model m(ctx, types);
       const OptimizerConfig config{.kind = "adamw", .offload = offload, .offload_chunk_bytes = 1200};
       const std::size_t before = ctx.stream.allocator()->stats().in_use;
       const Optimizer optimizer(config, m.shard, 3, ctx);
       EXPECT_EQ(ctx.stream.allocator()->stats().in_use - before, optimizer.device_bytes());
       const auto n = static_cast<std::size_t>(m.params.size());
-      const bool values = offload == StateOffload::all && types.separate_master();
+      const bool copies = types.separate_master(), weights = offload == StateOffload::weights;
+      const std::size_t values = weights || (offload == StateOffload::all && copies) ? 4 : 0;
       EXPECT_EQ(optimizer.state_bytes(), 8 * n);
-      EXPECT_EQ(optimizer.host_bytes(), offload == StateOffload::none ? 0 : (values ? 12 : 8) * n);
-      EXPECT_EQ(staging_bytes(config, m.shard, types.separate_master()),
-                offload == StateOffload::none ? 0 : optimizer.device_bytes());
+      EXPECT_EQ(optimizer.host_bytes(),
+                offload == StateOffload::none ? 0 : (8 + values + (weights && copies ? 2 : 0)) * n);
+      EXPECT_EQ(staging_bytes(config, m.shard, types), offload == StateOffload::none ? 0 : optimizer.device_bytes());
     }
 }
 
@@ -198,7 +200,7 @@ TEST_F(OptimizerTest, Fp8MomentsTakeACodeAndAShareOfAScale) {
     if (offload == StateOffload::none) continue;
     EXPECT_EQ(optimizer.host_bytes(), optimizer.state_bytes());
     EXPECT_EQ(optimizer.device_bytes(), 3 * 340u) << "three chunks of 160 elements";
-    EXPECT_EQ(staging_bytes(config, m.shard, false), optimizer.device_bytes());
+    EXPECT_EQ(staging_bytes(config, m.shard, plain), optimizer.device_bytes());
   }
 }
 
@@ -237,6 +239,53 @@ TEST_F(OptimizerTest, StagingMayChangeBetweenSteps) {
   EXPECT_EQ(bytes_of(away, b), bytes_of(here, a));
 }
 
+// After wait_for_copies() for a piece, this piece is back on the host, even if all copies are as late as events allow.
+TEST_F(OptimizerTest, APieceIsCompleteBeforeTheOthers) {
+  OptimizerConfig config{.kind = "halves", .offload_chunk_bytes = 128};
+  Model here(ctx, copied);
+  Optimizer a(config, here.shard, 3, ctx);
+  update(here, a, 0, true);
+  config.offload = StateOffload::weights;
+  for (const std::int64_t staging : {0, 600, 20'000})  // 20,000: room for all chunks
+    for (const ShardPiece& piece : here.shard.pieces) {
+      const LateCopies late;
+      config.offload_staging_bytes = staging;
+      Model away(ctx, copied);
+      Optimizer b(config, away.shard, 3, ctx);
+      const auto bytes = [](const Model& m, const ShardPiece& p) {
+        Bytes all;
+        add_bytes(all, m.shard.weights.of(p));
+        return all;
+      };
+      update(away, b, 0, true);
+      b.wait_for_copies(ctx.stream, piece);
+      EXPECT_EQ(bytes(away, piece), bytes(here, piece)) << piece.param->parts[0].name << ", " << staging;
+      const ShardPiece& last = here.shard.pieces.back();
+      if (piece.offset < last.offset && staging == 20'000) {
+        EXPECT_NE(bytes(away, last), bytes(here, last));
+      }
+    }
+}
+
+// With weights on the host, begin_step() fetches one chunk, and each prefetch_next() the next one.
+TEST_F(OptimizerTest, ChunksMayBeFetchedOneByOne) {
+  OptimizerConfig config{.kind = "halves", .offload_chunk_bytes = 128, .offload_staging_bytes = 2000};
+  Model here(ctx, copied), away(ctx, copied);
+  Optimizer a(config, here.shard, 3, ctx);
+  config.offload = StateOffload::weights;
+  const LateCopies late;
+  Optimizer b(config, away.shard, 3, ctx);
+  for (std::uint32_t step = 0; step < 4; ++step) {
+    b.prefetch_next();  // outside of a step: fetches nothing
+    update(here, a, step, true);
+    b.begin_step();
+    for (std::uint32_t i = 0; i < 10 * step; ++i) b.prefetch_next();
+    std::memcpy(away.params.gradients.raw(), here.params.gradients.raw(), here.params.gradients.bytes());
+    b.update(state(step, true), ctx);
+  }
+  EXPECT_EQ(bytes_of(away, b), bytes_of(here, a));
+}
+
 TEST_F(OptimizerTest, MayHaveNoStates) {
   OptimizerConfig config{.kind = "descent"};
   Model here(ctx, plain), away(ctx, plain);
@@ -244,7 +293,7 @@ TEST_F(OptimizerTest, MayHaveNoStates) {
   config.offload = StateOffload::all;
   Optimizer b(config, away.shard, 3, ctx);
   EXPECT_EQ(b.host_bytes() + b.device_bytes(), 0u);
-  EXPECT_EQ(staging_bytes(config, here.shard, false), 0u);
+  EXPECT_EQ(staging_bytes(config, here.shard, plain), 0u);
   update(here, a, 0, true);
   update(away, b, 0, true);
   EXPECT_EQ(bytes_of(away, b), bytes_of(here, a));

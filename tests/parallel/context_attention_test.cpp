@@ -25,7 +25,8 @@ using test::ContextCase;
 
 struct Heads {
   std::int64_t query = 8, key = 4, dim = 8;
-  float dropout = 0;
+  float dropout = 0, soft_cap = 0;
+  bool sinks = false;
 };
 
 // Elements by rows of the micro-batch. random_floats(which, n): 0 gives the input, 1 the gradient of the output.
@@ -47,6 +48,7 @@ Floats inputs_of(const ContextCase& c, std::int64_t width) {
 struct ContextResults {
   Floats out, gradient;
   Floats pooling{}, gates{};    // gradients of learned pools, summed over ranks
+  Floats sinks{};               // gradient of the sinks, summed over ranks
   std::int64_t bytes_sent = 0;  // over all ranks, forward and backward
   double pairs = 0;             // number of pairs that rank 0 reports
 };
@@ -96,6 +98,7 @@ void learn_pools(SelfAttention& o, const Sequences& seqs, const ExecContext& ctx
 
 struct OpResults {
   Tensor out, pooling, gates;  // gradients of learned pools, if there are any
+  Tensor sinks;                // gradient of the sinks; undefined without sinks
 };
 
 // Runs the op, with rotation, on qkv [N, (Hq + 2 Hk) D].
@@ -104,15 +107,16 @@ OpResults run_op(Run& run, const Var& qkv, const Sequences& seqs, const Pattern&
   SelfAttention o{.heads = heads.query,
                   .kv_heads = heads.key,
                   .head_dim = heads.dim,
-                  .attention = {0.4f, pattern, heads.dropout, 5}};
+                  .attention = {0.4f, heads.soft_cap, pattern, heads.dropout, 5}};
   Floats frequencies;
   for (std::int64_t i = 0; i < heads.dim / 2; ++i) frequencies.push_back(std::pow(0.1f, static_cast<float>(i)));
   o.inv_freq = from_host(frequencies, run.ctx.stream);
   if (pattern.pools.size() > 1) learn_pools(o, seqs, run.ctx);
+  if (heads.sinks) o.sinks = {from_host(random_floats(3, heads.query), run.ctx.stream), std::make_shared<GradSlot>()};
   const Var y = self_attention(run, qkv, seqs, o);
   run.tape->backward(y.slot, dout, run.ctx);
-  if (!o.pooling.slot) return {y.value, {}, {}};
-  return {y.value, o.pooling.slot->grad, o.pool_gates.slot->grad};
+  const auto gradient = [](const Var& v) { return v.slot ? v.slot->grad : Tensor{}; };
+  return {y.value, gradient(o.pooling), gradient(o.pool_gates), gradient(o.sinks)};
 }
 
 std::int64_t qkv_width(const Heads& h) { return (h.query + 2 * h.key) * h.dim; }
@@ -132,7 +136,7 @@ ContextResults on_one(const ContextCase& c, const Heads& heads) {
   const auto floats = [&](const Tensor& t) {
     return t.defined() ? to_host<float>(t.view({-1}), ctx.stream) : Floats{};
   };
-  return {floats(r.out), floats(qkv.slot->grad), floats(r.pooling), floats(r.gates)};
+  return {floats(r.out), floats(qkv.slot->grad), floats(r.pooling), floats(r.gates), floats(r.sinks)};
 }
 
 // Runs this rank's share of the op.
@@ -159,12 +163,15 @@ void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layo
   mine.put(results.out, r.out, wide);
   mine.put(results.gradient, qkv.slot->grad, width);
   if (rank == 0) results.pairs = exchange.pairs(shards, c.pattern, heads.key);
-  if (!r.pooling.defined()) return;
-  mine.put(results.gates, r.gates, heads.query);
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  for (std::int64_t i = 0; i < r.pooling.numel(); ++i)
-    results.pooling[static_cast<std::size_t>(i)] += r.pooling.data<float>()[i];
+  const auto add = [](Floats& sum, const Tensor& t) {
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += t.data<float>()[i];
+  };
+  add(results.sinks, r.sinks);
+  if (!r.pooling.defined()) return;
+  mine.put(results.gates, r.gates, heads.query);
+  add(results.pooling, r.pooling);
 }
 
 double distance(const Floats& a, const Floats& b) {
@@ -194,6 +201,7 @@ std::vector<ContextResults> on_ranks(const std::vector<ContextCase>& cases, cons
   for (const ContextCase& c : cases) {
     results.push_back({Floats(static_cast<std::size_t>(c.tokens() * heads.query * heads.dim), NAN),
                        Floats(static_cast<std::size_t>(c.tokens() * qkv_width(heads)), NAN)});
+    if (heads.sinks) results.back().sinks.resize(static_cast<std::size_t>(heads.query));
     if (c.pattern.pools.size() < 2) continue;
     results.back().pooling.resize(static_cast<std::size_t>(pool_weights_numel(c.pattern, heads.key, heads.dim)));
     results.back().gates.resize(static_cast<std::size_t>(c.tokens() * heads.query), NAN);
@@ -274,6 +282,24 @@ class DistContextCases : public testing::Test {
     if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   }
 };
+
+TEST_F(DistContextCases, SoftCapsAndSinksEqualOneProcess) {
+  const std::vector<ContextCase> cases = {
+      {"dense", {}, 150, 1, test::documents_of(150, 1, {60, 90})},
+      {"window", {.branches = {{.window = 20}}}, 150, 1, test::documents_of(150, 1, {60, 90})}};
+  const Heads heads{.soft_cap = 0.5f, .sinks = true};
+  for (const auto& [name, make] : schedules()) {
+    const std::vector<ContextResults> got = on_ranks(cases, heads, ContextLayoutKind::zigzag, 2, make);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(name + " " + cases[i].name);
+      const ContextResults want = on_one(cases[i], heads);
+      EXPECT_GT(distance(want.out, on_one(cases[i], {}).out), 1e-2);
+      EXPECT_LE(distance(got[i].out, want.out), kOut);
+      EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
+      EXPECT_LE(distance(got[i].sinks, want.sinks), kGradient);
+    }
+  }
+}
 
 // Fewer tokens than chunks, and rows in which a rank holds only padding.
 TEST_F(DistContextCases, EmptyShardsAndShardsOfPaddingEqualOneProcess) {

@@ -20,7 +20,9 @@ void PrintTo(const Named& n, std::ostream* out) { *out << n.name; }
 const std::vector<Named>& kinds() {
   static const std::vector<Named> all = {
       {"dense", {}},
-      {"window", {"model.attention.kind=window", "model.attention.window=24", "model.attention.sinks=2"}},
+      {"window",
+       {"model.attention.kind=window", "model.attention.window=24", "model.attention.sinks=2",
+        "model.learned_sinks=true"}},
       {"dilated",
        {"model.attention.kind=dilated", "model.attention.segments=[16,64,128]", "model.attention.rates=[1,2,4]"}},
       {"block_sparse",

@@ -94,7 +94,7 @@ TEST_F(DistPipeline, OtherModelsTrainAsInOneProcess) {
       {"model.layers=3", "train.micro_batch=2", "model.positions=learned", "model.biases=all", "model.norm=layer",
        "model.mlp=gelu_tanh", "train.mlp_chunk=20", "optimizer.clip=0.05", "train.log_interval=2"},
       {"model.layers=5", "train.micro_batch=2", "model.norm_place=post", "model.qk_norm=true", "train.recompute=mlp",
-       "optimizer.kind=muon", "optimizer.groups=[{match: [embedding.*], frozen: true}]"}};
+       "model.learned_sinks=true", "optimizer.kind=muon", "optimizer.groups=[{match: [embedding.*], frozen: true}]"}};
   for (const Overrides& model : models) {
     const Training one = trained(1, {}, model);
     ASSERT_EQ(one.errors, "") << model.back();

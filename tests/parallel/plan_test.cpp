@@ -102,6 +102,18 @@ TEST(Plan, RefusesSlicesThatDoNotDivideTheModel) {
             "parallelism shards. This model allows 1 or 2 on 6 processes");
 }
 
+TEST(Plan, RefusesSlicesOfNormsOverProjections) {
+  ModelConfig m = model();
+  m.qk_norm = true, m.qk_norm_over = QkNormOver::projection;
+  try {
+    make_plan(degrees(0, 1, 2), m, {24, 3}, 2);
+    FAIL() << "was not refused";
+  } catch (const Error& e) {
+    EXPECT_TRUE(std::string(e.what()).starts_with("parallel.tp: 2 is not supported with model.qk_norm_over: proj"))
+        << e.what();
+  }
+}
+
 TEST(Plan, SharesTheBatch) {
   const ParallelPlan p = make_plan(degrees(2, 1, 1), model(), {24, 3}, 2);
   EXPECT_EQ(p.micro_batch, 3);

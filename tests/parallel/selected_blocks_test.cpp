@@ -66,8 +66,8 @@ struct Pass {
 
 void watch_selections(Decoder& model, std::int64_t first_head, const ExecContext& ctx, std::mutex& mutex, Pass& pass) {
   for (int layer = 0; layer < kLayers; ++layer)
-    model.blocks()[static_cast<std::size_t>(layer)].attention().watch = [=, &ctx, &mutex,
-                                                                         &pass](const AttendedHeads& a) {
+    model.blocks()[static_cast<std::size_t>(layer)].attention()->watch = [=, &ctx, &mutex,
+                                                                          &pass](const AttendedHeads& a) {
       const std::lock_guard lock(mutex);
       if (!a.selection.kept.defined()) return;
       const std::vector<std::int32_t> bits = bits_of_kept(a.selection.kept, 1, ctx);

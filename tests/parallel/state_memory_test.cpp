@@ -91,8 +91,33 @@ TEST_P(DistStateMemory, IncludesTheStagingOfOffloadedStates) {
         const StateMemory m = foreseen_memory(config, model, 1, ranks, rank);
         const std::string text = run.memory[static_cast<std::size_t>(rank)];
         EXPECT_EQ(text.substr(text.find("staging")),
-                  str("staging of optimizer states ", bytes_text(staging_bytes(config.optimizer, m.owned, false)),
+                  str("staging of optimizer states ", bytes_text(staging_bytes(config.optimizer, m.owned, {})),
                       "; on the host ", bytes_text(m.optimizer_states + m.exact)));
+      }
+    }
+}
+
+// If weights are on the host, the device has only the buffers that they are copied to.
+TEST(DistStateMemoryOfHostWeights, IsPredictedForEveryLayout) {
+  for (const int zero : {0, 1, 2, 3})
+    for (const int ranks : {1, 2}) {
+      TrainingOptions options;
+      options.ranks = ranks;
+      options.steps = 1;
+      options.overrides = {str("parallel.zero=", zero), "optimizer.offload=weights", kFrozenInState};
+      const Training run = train_on_ranks(options);
+      ASSERT_EQ(run.errors, "");
+      Config config = tiny_config();
+      config.data.path = "any";
+      override_config(config, options.overrides);
+      for (int rank = 0; rank < ranks; ++rank) {
+        Decoder model(config.model, vocab_padding(Backend::cpu));
+        bind_groups(config.optimizer, model.parameters());
+        const StateMemory m = state_memory(model, zero, ranks, rank, {.on_host = HostParams::weights}, adamw_bytes);
+        const std::string& text = run.memory[static_cast<std::size_t>(rank)];
+        EXPECT_EQ(text.substr(0, text.find(',')), str("weights ", bytes_text(m.weight_buffers)));
+        const std::uint64_t states = state_bytes(config.optimizer, m.owned);
+        EXPECT_EQ(text.substr(text.find("; on the host")), str("; on the host ", bytes_text(states + m.weights)));
       }
     }
 }

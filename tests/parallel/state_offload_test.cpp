@@ -7,6 +7,7 @@
 
 #include "comm/gloo/gloo.h"
 #include "core/check.h"
+#include "tests/late_stream.h"
 #include "tests/parallel/training.h"
 
 namespace ring::test {
@@ -44,14 +45,49 @@ class DistStateOffload : public testing::TestWithParam<Layout> {
 TEST_P(DistStateOffload, GivesTheSameBits) {
   const Training here = train({});
   for (const std::string& m : here.memory) EXPECT_EQ(m.find("on the host"), std::string::npos) << m;
-  for (const char* offload : {"states", "all"})
+  for (const char* offload : {"states", "all", "weights"})
     for (const auto& [bytes, staging] :
          {std::pair{1024, "0"}, {1024, "20000"}, {10'000, "0"}, {10'000, "auto"}, {1 << 26, "0"}}) {
+      if (std::string(offload) == "weights" && bytes != 10'000) continue;
       const Training away = train({str("optimizer.offload=", offload), str("optimizer.offload_chunk_bytes=", bytes),
                                    str("optimizer.offload_staging_bytes=", staging)});
       EXPECT_TRUE(same_bits(here, away)) << offload << ", chunks of " << bytes << " of " << staging;
       for (const std::string& m : away.memory) EXPECT_NE(m.find("on the host"), std::string::npos) << m;
     }
+}
+
+// Weights are read from the host while copies of the last update and of the previous part may still be running.
+TEST(StateOffload, WeightsMayBeCopiedAsLateAsEventsAllow) {
+  TrainingOptions o;
+  o.steps = 4;
+  o.validate_often = o.validate = true;
+  o.overrides = {"train.micro_batch=1", "model.layers=3"};
+  const Training here = train_on_ranks(o);
+  o.overrides.insert(o.overrides.end(), {"optimizer.offload=weights", "optimizer.offload_chunk_bytes=1024", ""});
+  for (const char* staging : {"0", "20000", "auto"}) {
+    o.overrides.back() = str("optimizer.offload_staging_bytes=", staging);
+    const LateCopies late;
+    const Training away = train_on_ranks(o);
+    EXPECT_EQ(away.errors, "");
+    EXPECT_TRUE(same_bits(here, away)) << staging;
+    EXPECT_EQ(away.validation, here.validation);
+  }
+}
+
+TEST(StateOffload, WeightsOfEveryKindOfLayerMayBeOnTheHost) {
+  for (const std::vector<std::string>& model : std::vector<std::vector<std::string>>{
+           {"model.mixers=[gated_delta_net, attention]", "model.norm_place=sandwich", "model.norm_zero_centered=true"},
+           {"model.norm_place=reordered"},
+           {"model.norm_place=post"}}) {
+    TrainingOptions o;
+    o.steps = 3;
+    o.overrides = model;
+    const Training here = train_on_ranks(o);
+    o.overrides.insert(o.overrides.end(), {"optimizer.offload=weights", "optimizer.offload_chunk_bytes=10000"});
+    const Training away = train_on_ranks(o);
+    EXPECT_EQ(away.errors, "");
+    EXPECT_TRUE(same_bits(here, away)) << model[0];
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, DistStateOffload, testing::ValuesIn(state_layouts()),
@@ -81,10 +117,11 @@ TEST_F(DistStateOffloadResume, ResumesWithAnyOtherSetting) {
   for (const int ranks : {1, 2}) {
     if (ranks > 1 && !gloo_available()) continue;
     const Training whole = train(ranks, 6, "none", "", "");
-    for (const std::string before : {"none", "states", "all"}) {
+    for (const std::string before : {"none", "states", "all", "weights"}) {
       const std::string folder = str(folder_, "/", before, ranks);
       const Training first = train(ranks, 3, before, "", folder, 40'000);
-      for (const std::string after : {"none", "states", "all"}) {
+      for (const std::string after : {"none", "states", "all", "weights"}) {
+        if (after == before) continue;
         const Training second = train(ranks, 3, after, first.checkpoint, "", after == "all" ? 0 : 100'000);
         EXPECT_EQ(second.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
         EXPECT_EQ(second.tensors, whole.tensors) << before << " to " << after << ", " << ranks << " ranks";

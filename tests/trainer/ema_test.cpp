@@ -123,6 +123,7 @@ TEST_F(EmaRuns, WeightsThatCannotBeAveragedAreRefused) {
     EXPECT_FALSE(fs::exists(folder_ / "run"));
   };
   refused({"train.ema=0.9", "optimizer.offload=all"}, "train.ema: requires the weights");
+  refused({"train.ema=0.9", "optimizer.offload=weights"}, "train.ema: requires the weights");
   refused({"train.ema=0.9", "optimizer.master=bf16"}, "train.ema: requires optimizer.master: fp32");
   refused({"train.ema=1"}, "train.ema");
   refused({"train.diagnostics_interval=3", "optimizer.offload=all"},

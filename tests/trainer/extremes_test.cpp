@@ -36,6 +36,7 @@ const std::vector<std::string>& bases() {
         head + blocks_of("importance") + one,
         head + "{kind: dense}, attention_layers: [{layers: 0, attention: " + blocks_of("learned") + "}]" + one,
         head + "{kind: dense}, attention_layers: [{layers: 0, attention: " + blocks_of("importance") + "}]" + one,
+        head + "{kind: dense}, mixers: [gated_delta_net], gated_delta_net: {conv_kernel: 3}" + one,
         "train: {tokens: 1000}\nmodel: {vocab_size: 300, rope: {scaling: llama3}}\ndata: {path: a.h5}\n",
         "train: {steps: 1}\nmodel: {vocab_size: 300, rope: {scaling: yarn}}\ndata: {path: a.h5}\n"};
   }();

@@ -34,13 +34,15 @@ VOCABULARY = 320  # more than the tokenizer `bytes` has: the rest is unused
 # Maximum distance of the logits from ours, as vectors. llama.cpp rounds inputs of matrix products to the type of the
 # matrices, and takes gelu from a table of f16.
 TOLERANCE = {"f32": 1e-5, "f16": 5e-3, "bf16": 4e-2, "q8_0": 1e-1}
-GPT2_TOLERANCE = 2e-3
+GELU_TOLERANCE = 2e-3
 
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, rope_theta=1e4,
              tie_word_embeddings=False)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
+GEMMA = dict(SIZES, head_dim=24, query_pre_attn_scalar=24, hidden_activation="gelu_pytorch_tanh",
+             tie_word_embeddings=True)
 GPT2 = dict(vocab_size=VOCABULARY, n_embd=64, n_layer=3, n_head=4, n_positions=64, n_inner=None)
 
 MODELS = {
@@ -55,6 +57,11 @@ MODELS = {
     "qwen2": ("Qwen2", dict(SIZES, tie_word_embeddings=True)),
     "qwen2-linear": ("Qwen2", dict(SIZES, rope_scaling=dict(rope_type="linear", factor=2.0))),
     "qwen3": ("Qwen3", dict(SIZES, head_dim=32)),
+    "olmo2": ("Olmo2", dict(SIZES)),
+    "olmo3": ("Olmo3", dict(SIZES, num_hidden_layers=5, sliding_window=16)),
+    "gemma2": ("Gemma2", dict(GEMMA, sliding_window=16, attn_logit_softcapping=5.0, final_logit_softcapping=4.0)),
+    "gemma3": ("Gemma3", dict(GEMMA, num_hidden_layers=7, sliding_window=16, rope_theta=1e6, rope_local_base_freq=1e4,
+                              rope_scaling=dict(rope_type="linear", factor=4.0))),
     "gpt2": ("GPT2", dict(GPT2)),
     "gpt2-untied": ("GPT2", dict(GPT2, n_inner=80, tie_word_embeddings=False, layer_norm_epsilon=1e-3)),
 }
@@ -76,10 +83,17 @@ def llama_shapes(family, c):
             shapes[block + name + ".weight"] = shape
             if c.get("mlp_bias") or family == "Qwen2" and name[-6:] in ("q_proj", "k_proj", "v_proj"):
                 shapes[block + name + ".bias"] = shape[:1]
-        for name in ("input_layernorm", "post_attention_layernorm"):
+        norms = ["post_attention_layernorm"]
+        norms += [] if family.startswith("Olmo") else ["input_layernorm"]
+        norms += ["post_feedforward_layernorm"] if family.startswith(("Olmo", "Gemma")) else []
+        norms += ["pre_feedforward_layernorm"] if family.startswith("Gemma") else []
+        for name in norms:
             shapes[block + name + ".weight"] = (width,)
-        if family == "Qwen3":
+        if family in ("Qwen3", "Gemma3"):
             shapes[block + "self_attn.q_norm.weight"] = shapes[block + "self_attn.k_norm.weight"] = (head,)
+        if family.startswith("Olmo"):
+            shapes[block + "self_attn.q_norm.weight"] = (queries,)
+            shapes[block + "self_attn.k_norm.weight"] = (keys,)
     return shapes
 
 
@@ -103,11 +117,13 @@ def write_published(folder, family, config, seed):
     os.makedirs(folder)
     kind = {"GPT2": "GPT2LMHeadModel"}.get(family, family + "ForCausalLM")
     with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump(dict(config, architectures=[kind], model_type=family.lower()), f)
+        named = {"Gemma3": "gemma3_text"}.get(family, family.lower())
+        json.dump(dict(config, architectures=[kind], model_type=named), f)
     rng, header, data = np.random.default_rng(seed), {}, b""
     for name, shape in (gpt2_shapes(config) if family == "GPT2" else llama_shapes(family, config)).items():
         vector = len(shape) == 1
-        values = rng.standard_normal(shape) * (0.2 if vector else 0.15) + (vector and name.endswith(".weight"))
+        ones = vector and name.endswith(".weight") and not family.startswith("Gemma")  # Gemma adds 1 itself
+        values = rng.standard_normal(shape) * (0.2 if vector else 0.15) + ones
         blob = values.astype("<f4").tobytes()
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(blob)]}
         data += blob
@@ -193,7 +209,7 @@ class Bench:
 
     def our_logits(self, run, ids):
         ids.astype(np.int32).tofile(self.path("tokens"))
-        subprocess.run([self.logits_binary, run, self.path("tokens"), self.path("logits")], check=True)
+        subprocess.run([self.logits_binary, "whole", run, self.path("tokens"), self.path("logits")], check=True)
         return np.fromfile(self.path("logits"), np.float32).reshape(len(ids), -1)
 
     def expect(self, what, value, allowed):
@@ -217,14 +233,14 @@ def check_model(bench, name, family, config, seed):
     write_published(bench.path("hf", name), family, config, seed)
     run, ids = bench.path("runs", name), np.random.default_rng(seed).integers(0, VOCABULARY, TOKENS)
     bench.ring("import", bench.path("hf", name), "--output", run, "--tokenizer", "bytes")
-    ours = bench.our_logits(run, ids)
+    ours, has_gelu = bench.our_logits(run, ids), family.startswith(("GPT2", "Gemma"))
     for kind, tolerance in TOLERANCE.items():
         file = bench.path("%s-%s.gguf" % (name, kind))
         bench.ring("export", run, "--format", "gguf", "--dtype", kind, "--output", file)
         model = LlamaCpp(file)
         distance = float(np.linalg.norm(model.logits(ids) - ours) / np.linalg.norm(ours))
         model.close()
-        bench.expect("%s: %s" % (name, kind), distance, max(tolerance, GPT2_TOLERANCE * (family == "GPT2")))
+        bench.expect("%s: %s" % (name, kind), distance, max(tolerance, GELU_TOLERANCE * has_gelu))
         if kind != "f32":
             exact = gguf.GGUFReader(bench.path(name + "-f32.gguf"))
             bench.expect("%s: %s, tensors that differ" % (name, kind),

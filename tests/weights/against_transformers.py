@@ -25,8 +25,8 @@ try:
     import numpy as np
     import torch
     import transformers
-    from transformers import (AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
-                              Qwen3Config)
+    from transformers import (AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma3TextConfig, GPT2Config,
+                              LlamaConfig, MistralConfig, Olmo2Config, Olmo3Config, Qwen2Config, Qwen3Config)
     from safetensors.numpy import load_file
 except ImportError as e:
     print("skipped:", e)
@@ -53,6 +53,16 @@ def rope(**parameters):
 
 LLAMA3 = rope(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
+
+GEMMA_ENDS = dict(eos_token_id=None, bos_token_id=None, pad_token_id=None)
+
+
+def layer_ropes(full, sliding):
+    """Returns the RoPE parameters of dense layers and of those with windows."""
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        return dict(rope_parameters=dict(full_attention=full, sliding_attention=sliding))
+    return dict(**rope(**full), rope_local_base_freq=sliding["rope_theta"])
+
 
 MODELS = {
     "llama": LlamaConfig(**SIZES, rms_norm_eps=1e-5),
@@ -81,16 +91,44 @@ MODELS = {
     "qwen3": Qwen3Config(**SIZES, head_dim=32),
     "qwen3-windows": Qwen3Config(**SIZES, head_dim=16, use_sliding_window=True, sliding_window=5,
                                  layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    "olmo2": Olmo2Config(**SIZES, eos_token_id=None, pad_token_id=None),
+    "olmo2-llama-3": Olmo2Config(**{**SIZES, "num_key_value_heads": 4}, **LLAMA3, tie_word_embeddings=True,
+                                 eos_token_id=None, pad_token_id=None),
+    "olmo3": Olmo3Config(**{**SIZES, "num_hidden_layers": 5}, **layer_ropes(
+        dict(rope_type="yarn", rope_theta=5e5, factor=4.0, original_max_position_embeddings=16),
+        dict(rope_type="default", rope_theta=5e5)), sliding_window=7, eos_token_id=None, pad_token_id=None),
+    "olmo3-dense": Olmo3Config(**SIZES, layer_types=["full_attention"] * 3, eos_token_id=None, pad_token_id=None),
+    "gemma2": Gemma2Config(**SIZES, head_dim=24, query_pre_attn_scalar=20, sliding_window=9, **GEMMA_ENDS,
+                           attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    "gemma2-uncapped": Gemma2Config(**SIZES, head_dim=16, query_pre_attn_scalar=16, sliding_window=64,
+                                    attn_logit_softcapping=None, final_logit_softcapping=None,
+                                    tie_word_embeddings=False, **GEMMA_ENDS),
+    "gemma3": Gemma3TextConfig(**{**SIZES, "num_hidden_layers": 7}, head_dim=16, query_pre_attn_scalar=24,
+                               sliding_window=8, **GEMMA_ENDS),
+    "gemma3-linear": Gemma3TextConfig(**SIZES, head_dim=32, query_pre_attn_scalar=32, sliding_window=11, **GEMMA_ENDS,
+                                      layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                      **layer_ropes(dict(rope_type="linear", rope_theta=1e5, factor=8.0),
+                                                    dict(rope_type="default", rope_theta=300.0))),
     "gpt2": GPT2Config(vocab_size=131, n_embd=64, n_layer=3, n_head=4, n_positions=64),
     "gpt2-untied": GPT2Config(vocab_size=131, n_embd=64, n_layer=2, n_head=4, n_positions=64, n_inner=80,
                               activation_function="gelu", tie_word_embeddings=False, layer_norm_epsilon=1e-3),
 }
+
+GEMMA = ["model.norm_place=sandwich", "model.norm_zero_centered=true", "model.mlp=geglu_tanh",
+         "model.embedding_scale=5.656854249492381", "model.tied_embeddings=true",
+         "model.attention_layers=[{layers: 0, attention: {kind: window, window: 6}}]"]
 
 TRAINED = {
     "llama": ["model.mlp_width=96", "model.rope.theta=5000"],
     "mistral": ["model.attention={kind: window, window: 6}", "model.tied_embeddings=false"],
     "qwen2": ["model.biases=qkv"],
     "qwen3": ["model.qk_norm=true", "model.head_dim=16"],
+    "olmo2": ["model.norm_place=reordered", "model.qk_norm=true", "model.qk_norm_over=projection"],
+    "olmo3": ["model.norm_place=reordered", "model.qk_norm=true", "model.qk_norm_over=projection",
+              "model.attention_layers=[{layers: 0, attention: {kind: window, window: 6}}]"],
+    "gemma2": [*GEMMA, "model.attention_soft_cap=5", "model.logit_soft_cap=4"],
+    "gemma3": [*GEMMA, "model.qk_norm=true", "model.rope.theta=1e6",
+               "model.rope_layers=[{layers: 0, rope: {theta: 1e4}}]"],
     "gpt2": ["model.norm=layer", "model.positions=learned", "model.mlp=gelu_tanh", "model.biases=all",
              "model.kv_heads=4", "model.dropout=0.1"],
 }
@@ -212,6 +250,9 @@ def old_keys(folder):
     with open(file) as f:
         config = json.load(f)
     rope = config.pop("rope_parameters", None)
+    if rope and "full_attention" in rope:
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
     if rope:
         config["rope_theta"] = rope.pop("rope_theta")
         config["rope_scaling"] = {("type" if k == "rope_type" and rope[k] == "linear" else k): v

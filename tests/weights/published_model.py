@@ -77,7 +77,7 @@ def greedy(model, tokenizer, prompt):
 
 def our_logits(logits, imported, ids, folder):
     ids.astype(np.int32).tofile(os.path.join(folder, "tokens"))
-    run(logits, imported, os.path.join(folder, "tokens"), os.path.join(folder, "logits"))
+    run(logits, "whole", imported, os.path.join(folder, "tokens"), os.path.join(folder, "logits"))
     return np.fromfile(os.path.join(folder, "logits"), np.float32).reshape(len(ids), -1)
 
 

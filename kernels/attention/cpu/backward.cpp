@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/attention/cpu/dropout.h"
+#include "kernels/attention/cpu/softmax.h"
 #include "kernels/attention/cpu/tile_product.h"
 #include "kernels/attention/cpu/tiles.h"
 #include "kernels/attention/head_segment.h"
@@ -20,7 +21,7 @@ struct Problem {
   bool first;                          // true for the first pass, which initializes the gradients
   float *lse, *delta;                  // [Hq,N]; delta = rowsum(dout * out)
   float* shares;                       // partial dq, each [heads of the group, queries of the task, D]
-  float scale;
+  float scale, soft_cap;
   const Pattern& pattern;
   const BranchPass& pass;
   Mask mask;
@@ -100,9 +101,10 @@ struct Scratch {
       : scores(p), ds(scores + kKeyBlock * kStrip), queries(ds + kKeyBlock * kStrip), dout(queries + dim * kStrip) {}
 };
 
-// Replaces scores S by P = exp(S - lse), and dP in `ds` by dS = P (dP - delta). Both are 0 if a query does not see the
-// key.
-void gradient(const Operands& o, const Strip& t, float* scores, float* ds) {
+// Replaces the capped scores S by P = exp(S - lse), and dP in `ds` by the gradient of the uncapped scores:
+//   dS = P (dP - delta) (1 - (S / cap)^2)
+// P and dS are 0 if a query does not see the key. inverse_cap: 1 / soft_cap, or 0 if there is no cap.
+void gradient(const Operands& o, const Strip& t, float* scores, float* ds, float inverse_cap) {
   float shift[kStrip] = {}, delta[kStrip] = {};
   for (std::int32_t j = 0; j < t.end - t.row; ++j) {
     const float lse = *o.lse.at(t.row + j);
@@ -114,11 +116,14 @@ void gradient(const Operands& o, const Strip& t, float* scores, float* ds) {
     float *s = scores + k * kStrip, *d = ds + k * kStrip;
 #pragma GCC ivdep
     for (std::int64_t j = 0; j < kStrip; ++j) {
+      const float share = s[j] * inverse_cap;
       s[j] = exp_fast(s[j] - shift[j]);
-      d[j] = s[j] == 0 ? 0 : s[j] * (d[j] - delta[j]);
+      d[j] = s[j] == 0 ? 0 : s[j] * (d[j] - delta[j]) * (1 - share * share);
     }
   }
 }
+
+float inverse_cap(const Problem& p) { return p.soft_cap > 0 ? 1 / p.soft_cap : 0; }
 
 // Like gradient(), with dropout: computes dS from the masked dP, and masks P afterwards, for dv.
 void dropped_gradient(const Problem& p, const Operands& o, const Strip& t, float* scores, float* ds) {
@@ -126,7 +131,7 @@ void dropped_gradient(const Problem& p, const Operands& o, const Strip& t, float
   for (std::int32_t j = 0; j < t.end - t.row; ++j)
     keys[j] = p.mask.row_key(t.segment.q_row + std::int64_t{t.row + j} * t.segment.rate, o.head);
   drop(p.mask, t, keys, ds);
-  gradient(o, t, scores, ds);
+  gradient(o, t, scores, ds, inverse_cap(p));
   drop(p.mask, t, keys, scores);
 }
 
@@ -147,11 +152,12 @@ void run_strip(const Problem& p, const Operands& o, const Strip& t, const Scratc
                   .alpha = alpha});
   };
   product(o.k, o.q, scratch.queries, scratch.scores, p.scale);
+  cap_scores(scratch.scores + at, t.seen.count * kStrip, p.soft_cap);
   product(o.v, o.dout, scratch.dout, scratch.ds, 1);
   if (p.mask.drops())
     dropped_gradient(p, o, t, scratch.scores, scratch.ds);
   else
-    gradient(o, t, scratch.scores, scratch.ds);
+    gradient(o, t, scratch.scores, scratch.ds, inverse_cap(p));
 }
 
 // Adds a strip's gradients to dq, dk and dv. With beta_dq = 0, overwrites dq of the strip's queries instead.
@@ -372,6 +378,7 @@ Problem problem_of(const AttentionBackward& args, const BranchPass& pass, const 
           .delta = delta.data<float>(),
           .shares = nullptr,
           .scale = args.scale,
+          .soft_cap = args.soft_cap,
           .pattern = args.pattern,
           .pass = pass,
           .mask = Mask(args.dropout),

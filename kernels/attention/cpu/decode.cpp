@@ -3,6 +3,7 @@
 // a range is decoded to fp32 a few rows at a time, and each such chunk is one GEMM.
 
 #include <bit>
+#include <cmath>
 #include <span>
 
 #include "kernels/attention/cpu/common.h"
@@ -24,10 +25,11 @@ struct Task {
 struct Problem {
   Heads q, out;
   const Tensor &k, &v, &k_scales, &v_scales;
-  float scale;
+  float scale, soft_cap;
   std::int64_t group, padded;  // group: query heads per KV head; padded: floats per row of scores
   const float* gates;          // [B,Hq], added to the scores of cache rows from `gated` on; null if there are none
   std::int32_t gated;
+  const float* sinks;  // [Hq], learned sinks (sink.h); null if there are none
 };
 
 // Calls fn(rows, stride in floats, count) for all rows of a range, in order. If `scales` is undefined, the tensor must
@@ -71,6 +73,7 @@ void score(const Problem& p, const Task& t, float* scores, float* decoded) {
             .c = scores,
             .ldc = p.padded,
             .alpha = p.scale});
+      for (std::int64_t g = 0; g < p.group; ++g) cap_scores(scores + g * p.padded, count, p.soft_cap);
       if (p.gates && r.first >= p.gated) add_gates(p, t, count, scores);
       scores += count;
     });
@@ -83,8 +86,9 @@ void run_task(const Problem& p, const Task& t, float* scores, float* decoded) {
   for (std::int64_t g = 0; g < p.group; ++g) {
     float* row = scores + g * p.padded;
     std::fill(row + t.cost, row + padded, kMinusInf);
-    const float max = row_max(row, padded), shift = max == kMinusInf ? 0 : max;
-    const float total = row_exp(row, padded, shift), factor = total == 0 ? 0 : 1 / total;
+    const float sink = p.sinks ? p.sinks[head + g] : kMinusInf, max = std::max(row_max(row, padded), sink);
+    const float shift = max == kMinusInf ? 0 : max, total = row_exp(row, padded, shift) + std::exp(sink - shift);
+    const float factor = total == 0 ? 0 : 1 / total;
     for (std::int64_t j = 0; j < t.cost; ++j) row[j] *= factor;
     std::fill_n(p.out.at(t.sequence, head + g), p.out.dim, 0.0f);
   }
@@ -106,6 +110,7 @@ void run_task(const Problem& p, const Task& t, float* scores, float* decoded) {
 
 void decode(const AttentionDecode& args, const float* gates, std::int32_t gated, const ExecContext& ctx) {
   const std::int64_t kv_heads = args.k.dim(2);
+  const float* const sinks = args.sinks.defined() ? args.sinks.data<float>() : nullptr;
   Problem p{heads_of(args.q),
             heads_of(args.out),
             args.k,
@@ -113,10 +118,12 @@ void decode(const AttentionDecode& args, const float* gates, std::int32_t gated,
             args.k_scales,
             args.v_scales,
             args.scale,
+            args.soft_cap,
             0,
             0,
             gates,
-            gated};
+            gated,
+            sinks};
   p.group = p.q.heads / kv_heads;
   std::vector<Task> tasks;
   for (std::int64_t list = 0; list < p.q.tokens * kv_heads; ++list) {

@@ -2,6 +2,7 @@
 // row of scores is ever stored whole. Each task computes one block of queries of one head.
 
 #include "kernels/attention/cpu/dropout.h"
+#include "kernels/attention/cpu/softmax.h"
 #include "kernels/attention/cpu/tile_product.h"
 #include "kernels/attention/cpu/tiles.h"
 #include "kernels/attention/head_segment.h"
@@ -14,7 +15,7 @@ namespace {
 struct Problem {
   Heads q, k, v, out, carry;  // carry.data is null if there is no carry
   float* lse;
-  float scale;
+  float scale, soft_cap;
   const Pattern& pattern;
   const BranchPass& pass;
   Mask mask;
@@ -123,6 +124,7 @@ void add_strip(const Problem& p, const Strip& t, Block& b, std::int64_t at, cons
                 .c = scores,
                 .ldc = kStrip,
                 .alpha = p.scale});
+  cap_scores(scores, seen.count * kStrip, p.soft_cap);
   hide_unseen(t, scratch.scores);
   softmax(b, at, seen, scratch.scores);
   if (p.mask.drops()) drop(p.mask, t, b.key + at, scratch.scores);
@@ -195,6 +197,7 @@ void run_pass(const Attention& args, const BranchPass& pass, float* scratch, Thr
                   .carry = args.carry.defined() ? heads_of(args.carry) : Heads{},
                   .lse = args.lse.data<float>(),
                   .scale = args.scale,
+                  .soft_cap = args.soft_cap,
                   .pattern = args.pattern,
                   .pass = pass,
                   .mask = Mask(args.dropout),

@@ -19,6 +19,14 @@ inline float row_max(const float* s, std::int64_t n) {
   return max_of(n, [=](std::int64_t j) { return s[j]; });
 }
 
+// Replaces each of n scores s by cap * tanh(s / cap). Does nothing if cap is 0.
+inline void cap_scores(float* s, std::int64_t n, float cap) {
+  if (cap == 0) return;
+  const float inverse = 1 / cap;
+#pragma GCC ivdep
+  for (std::int64_t j = 0; j < n; ++j) s[j] = cap * tanh_fast(s[j] * inverse);
+}
+
 // Replaces n numbers s by exp(s - shift), and returns their sum.
 inline float row_exp(float* s, std::int64_t n, float shift) {
 #pragma GCC ivdep

@@ -48,6 +48,7 @@ struct PlainBackwardParams : BackwardParams {
   HeadsOf<const T> x, y, a, b;
   float *dx_parts, *dy_parts;  // partial sums of split lists, in rows of `dim` columns
   DropoutParams dropout;
+  float cap;  // soft cap * log2(e); read only by kernels that support soft caps
 };
 template <class T, Stationary owner>
 PlainBackwardParams<T> plain_backward_params(const AttentionBackward& args, const BranchPass& pass,
@@ -61,7 +62,8 @@ PlainBackwardParams<T> plain_backward_params(const AttentionBackward& args, cons
           heads_of<const T>(o.b),
           device_data<float>(parts.dk),
           device_data<float>(parts.dv),
-          dropout_params(args.dropout, statistics.keys)};
+          dropout_params(args.dropout, statistics.keys),
+          args.soft_cap * kLog2E};
 }
 
 }  // namespace ring::cuda

@@ -56,10 +56,11 @@ struct DecodeParams {
   const std::int32_t* starts;
   const CacheRows* rows;
   int heads, group, dim, lanes;  // lanes: lanes per group, a power of two
-  float factor;                  // attention scale * log2(e)
+  float factor, cap;             // attention scale and soft cap, times log2(e)
   bool aligned;
   const T* gates;  // [B,heads], added to the scores of rows from `gated` on; null if there are none
   std::int32_t gated;
+  const T* sinks;  // [heads], learned sinks (sink.h); null if there are none
 };
 
 template <class T>
@@ -115,7 +116,9 @@ __device__ void take_keys(Running& r, const DecodeParams<T, C>& p, const Floats<
     for (int distance = p.lanes / 2; distance > 0; distance /= 2)
       scores[i] += __shfl_xor_sync(0xffffffffu, scores[i], distance);
     if constexpr (is_code<C>) scores[i] *= key_scales[i];
-    scores[i] = key + i * groups < rows.count ? scores[i] * p.factor + gate : -INFINITY;
+    scores[i] *= p.factor;
+    if (p.cap > 0) scores[i] = p.cap * tanhf(scores[i] / p.cap);
+    scores[i] = key + i * groups < rows.count ? scores[i] + gate : -INFINITY;
     best = fmaxf(best, scores[i]);
   }
   const float rescale = weight(r.largest, best);
@@ -157,8 +160,10 @@ __global__ __launch_bounds__(kBlock) void decode(DecodeParams<T, C> p) {
   __syncthreads();
   const int column = static_cast<int>(threadIdx.x);
   if (column >= p.dim) return;
-  float best = -INFINITY, total = 0, sum = 0;
+  const float sink = p.sinks ? to_float(p.sinks[head]) * kLog2E : -INFINITY;
+  float best = sink, sum = 0;
   for (int g = 0; g < groups; ++g) best = fmaxf(best, largest[g]);
+  float total = weight(sink, best);
   for (int g = 0; g < groups; ++g) {
     const float w = weight(largest[g], best);
     total += w * totals[g];
@@ -211,9 +216,11 @@ void run(const AttentionDecode& a, const Tensor& gates, std::int32_t gated, cons
                              dim,
                              lanes,
                              a.scale * kLog2E,
+                             a.soft_cap * kLog2E,
                              aligned<T>(a.q) && aligned<C>(a.k) && aligned<C>(a.v),
                              device_data<T>(gates),
-                             gated};
+                             gated,
+                             device_data<T>(a.sinks)};
   launch(ctx, {grid_of(a.q.dim(0) * heads)}, decode<T, C>, p);
 }
 

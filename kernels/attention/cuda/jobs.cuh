@@ -32,6 +32,13 @@ struct Job {
 };
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
+// Returns threadIdx.x, which the compiler must read again at each call. Use it in epilogues. Addresses that depend on
+// threadIdx.x itself are computed before the loop over jobs, spilled, and loaded from the L2 cache in every epilogue.
+__device__ inline int thread_again() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
 
 // Columns of a tile: the first column of each part, and `marks`. Part p has bits 8 p to 8 p + 7 of `marks`: bit 8 p + c
 // is set if consumer c has any unmasked pair in the part, and bit 8 p + 4 + c if none of its pairs needs a mask. A
@@ -75,6 +82,7 @@ struct Jobs {
   // short. Three consumers are only used for long rows, whose jobs are long.
   static constexpr int kJobs = kConsumers == 3 ? 2 : 3;
   Job<kConsumers> jobs[kJobs];
+  TileBounds seen[kJobs];  // columns that at least one row of a job sees
   Barrier full[kJobs], empty[kJobs];
 
   __device__ void init() {
@@ -85,21 +93,27 @@ struct Jobs {
                                int group);
 };
 
-// Fills in all of `job` except the head segment, which must be set. Returns false if the block has no valid row.
+// Fills in `job`, whose head segment must already be set. If `seen` is not null, stores there the columns that at least
+// one row of the block sees. Returns false if the block has no valid row.
 template <Stationary owner, int kConsumers>
-__device__ inline bool describe(Job<kConsumers>& job, const TileSchedule& work, const CtaCoord& at) {
+__device__ inline bool describe(Job<kConsumers>& job, const TileSchedule& work, const CtaCoord& at,
+                                TileBounds* seen = nullptr) {
   const HeadSegment& s = job.segment;
   job.row = first_row<owner>(work, s, at, job.kRows);
   job.first = max(job.row, s.first<owner>());
   job.end = min(job.row + job.kRows, s.end<owner>());
   if (job.first >= job.end) return false;
-#pragma unroll
-  for (int c = 0; c < kConsumers; ++c) {
-    const int row = job.row + kGroupRows * c, first = max(job.first, row), end = min(job.end, row + kGroupRows);
+    // Not unrolled for queries: their bounds() has hundreds of instructions, which a kernel fetches when it starts.
+#pragma unroll(owner == Stationary::q ? 1 : kConsumers)
+  for (int c = 0; c < kConsumers + (seen ? 1 : 0); ++c) {
+    const bool all = c == kConsumers;
+    const int row = job.row + (all ? 0 : kGroupRows * c), rows = all ? job.kRows : kGroupRows;
+    const int first = max(job.first, row), end = min(job.end, row + rows);
+    TileBounds& to = all ? *seen : job.reach[c];
     if (first < end)
-      job.reach[c] = s.bounds<owner>(first, end);
+      to = s.bounds<owner>(first, end);
     else
-      job.reach[c] = {0, 0, 0, 0, 0, 0, 0, 0};  // the consumer's rows see no column
+      to = {0, 0, 0, 0, 0, 0, 0, 0};  // the consumer's rows see no column
   }
   job.head = at.head;
   job.slot = at.slot;
@@ -108,11 +122,16 @@ __device__ inline bool describe(Job<kConsumers>& job, const TileSchedule& work, 
   return true;
 }
 // Returns the columns that at least one row of the thread block sees, as a stream.
-template <Stationary owner, int kConsumers>
-__device__ inline ColumnStream columns_of(const Job<kConsumers>& job, const TileSchedule& work) {
+template <int kConsumers>
+__device__ inline ColumnStream columns_of(const Job<kConsumers>& job, const TileSchedule& work,
+                                          const TileBounds& seen) {
   CtaCoord at;
   at.begin = job.begin, at.end = job.end_entry;
-  return {work, at, job.segment.template bounds<owner>(job.first, job.end), kPart};
+  return {work, at, seen, kPart};
+}
+template <Stationary owner, int kConsumers>
+__device__ inline ColumnStream columns_of(const Job<kConsumers>& job, const TileSchedule& work) {
+  return columns_of(job, work, job.segment.template bounds<owner>(job.first, job.end));
 }
 
 // Iterates over the tiles of a job. Called by a converged warp: the lanes test the next 32 blocks of 64 columns at
@@ -154,13 +173,15 @@ class TileStream {
     column = list_column(entry), states = entry & 15;
     return column + kPart > columns_.first && column < columns_.end;
   }
+  // Returns which half of a list's 128 rows the consumer processes: 0 or 1.
+  __device__ int list_half(int consumer) const { return kConsumers == 1 ? job_.row / kGroupRows % 2 : consumer; }
   __device__ void look() {
     int states = 0;
     marks_ = 0;
     if (place(after(columns_.cursor, lane()), column_, states)) {
 #pragma unroll
       for (int c = 0; c < kConsumers; ++c)
-        if (list_coverage(states, c) != BlockCoverage::none && !job_.reach[c].none(column_, kPart))
+        if (list_coverage(states, list_half(c)) != BlockCoverage::none && !job_.reach[c].none(column_, kPart))
           marks_ |= (job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;  // see TileCoord
     }
     columns_.cursor = after(columns_.cursor, 32);
@@ -197,7 +218,7 @@ __device__ inline void Jobs<kConsumers>::describe_all(const TileSchedule& work, 
     for (unsigned index = scheduler.fetch(); index < scheduler.blocks; index = scheduler.fetch()) {
       const CtaCoord at = work[index];
       job.segment = HeadSegment(pass, at.piece, pass.offset(at.head / group));
-      if (describe<owner>(job, work, at)) break;
+      if (describe<owner>(job, work, at, &seen[pipe.index])) break;
     }
     const bool last = job.head < 0;
     full[pipe.index].arrive();

@@ -20,7 +20,7 @@ bool fits_result(const Tensor& t, const Tensor& carry) {
 // Returns true if head dim and scale fit. A negative scale would turn the row max into a min.
 template <class Args>
 bool fits_numbers(const Args& a) {
-  return a.q.dim(2) % 8 == 0 && a.q.dim(2) <= 256 && a.scale > 0;
+  return a.q.dim(2) % 8 == 0 && a.q.dim(2) <= 256 && a.scale > 0 && a.soft_cap == 0;
 }
 
 bool supports_forward(const Attention& a, const ExecContext&) {

@@ -28,6 +28,9 @@ __device__ inline void load_rows(float* shared, const T* global, std::int64_t st
       shared[r * pitch + c] = exist.has(r) ? to_float(global[r * stride + c]) : 0.0f;
 }
 
+// Returns cap * tanh(score / cap), or the score if cap is 0. All three are already multiplied by log2(e).
+__device__ inline float capped(float score, float cap) { return cap == 0 ? score : __fmul_rn(cap, tanhf(score / cap)); }
+
 // c[i][j] = row (y kR + i) of a times row (x + 16 j) of b.
 template <int kR>
 __device__ inline void dot_rows(float (&c)[kR][kR], const float* a, const float* b, int dim) {

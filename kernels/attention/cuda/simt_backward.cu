@@ -46,18 +46,22 @@ __device__ void for_dropped(const SimtState<owner>& cta, int column, const float
     }
 }
 
-// Converts scores x.a to P and y.b to dS, both in place. With dropout, P only keeps the pairs that were not dropped.
+// Replaces the products x.a by P, and the products y.b by dS, the gradient of the uncapped scores. If keys are
+// stationary, P becomes 0 for pairs that dropout drops, because it then goes into the gradient of v.
 template <Stationary owner, int kR>
 __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], const SimtState<owner>& cta, int column,
-                      float factor, const float* statistics, const DropoutParams& dropout) {
+                      float factor, float cap, const float* statistics, const DropoutParams& dropout) {
   constexpr int kRows = kSide * kR;
   const Lanes t;
+  float slopes[kR][kR];
 #pragma unroll
   for (int r = 0; r < kR; ++r)
 #pragma unroll
-    for (int c = 0; c < kR; ++c)
-      weights[r][c] =
-          exp2f(weights[r][c] * factor - statistics[owner == Stationary::kv ? t.x + kSide * c : t.y * kR + r]);
+    for (int c = 0; c < kR; ++c) {
+      const float score = cap == 0 ? weights[r][c] * factor : capped(weights[r][c] * factor, cap);
+      slopes[r][c] = cap == 0 ? 1.0f : 1.0f - score / cap * (score / cap);
+      weights[r][c] = exp2f(score - statistics[owner == Stationary::kv ? t.x + kSide * c : t.y * kR + r]);
+    }
   if (!cta.reach[0].all(column, kRows)) mask_sums<owner, kR>(weights, cta.segment, cta.row, column, 0.0f);
   if (dropout.keys)
     for_dropped<owner, kR>(cta, column, statistics + 2 * kRows, dropout.threshold,
@@ -67,7 +71,7 @@ __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], cons
 #pragma unroll
     for (int c = 0; c < kR; ++c)
       gradients[r][c] =
-          weights[r][c] *
+          weights[r][c] * slopes[r][c] *
           (gradients[r][c] - statistics[kRows + (owner == Stationary::kv ? t.x + kSide * c : t.y * kR + r)]);
   if (owner == Stationary::kv && dropout.keys)
     for_dropped<owner, kR>(cta, column, statistics + 2 * kRows, dropout.threshold,
@@ -105,7 +109,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
       float weights[kR][kR], gradients[kR][kR];
       dot_rows<kR>(weights, x, a, dim);
       dot_rows<kR>(gradients, y, b, dim);
-      weigh<owner, kR>(weights, gradients, cta, column, p.factor, statistics, p.dropout);
+      weigh<owner, kR>(weights, gradients, cta, column, p.factor, p.cap, statistics, p.dropout);
       if constexpr (kKeys) {
         put_rows<kR>(pairs, weights);
         add_product<kR, kDim>(dy, pairs, b, dim);

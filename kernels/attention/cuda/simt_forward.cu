@@ -16,7 +16,7 @@ struct PlainForwardParams {
   float* lse;
   std::int64_t tokens;
   int dim, group;
-  float factor;  // attention scale * log2(e)
+  float factor, cap;  // attention scale and soft cap, times log2(e)
   BranchPass pass;
   TileSchedule work;
   DropoutParams dropout;
@@ -121,7 +121,7 @@ __global__ __launch_bounds__(kSimtThreads,
     dot_rows<kR>(s, queries, tile, p.dim);
     // Prevents an FMA with the subtraction in softmax(): scores and their maximum must be rounded in the same way.
 #pragma unroll
-    for (int i = 0; i < kR * kR; ++i) s[i / kR][i % kR] = __fmul_rn(s[i / kR][i % kR], p.factor);
+    for (int i = 0; i < kR * kR; ++i) s[i / kR][i % kR] = capped(__fmul_rn(s[i / kR][i % kR], p.factor), p.cap);
     // All warps have the same reach, that of the whole block.
     if (!cta.reach[0].all(column, kRows)) mask_sums<Stationary::q, kR>(s, segment, cta.row, column, -INFINITY);
     softmax(s, largest, total, rescale);
@@ -156,6 +156,7 @@ void run(const Attention& args, const BranchPass& pass, const Tensor& row_keys, 
                                 dim,
                                 static_cast<int>(group),
                                 args.scale * kLog2E,
+                                args.soft_cap * kLog2E,
                                 pass,
                                 plan.work,
                                 dropout_params(args.dropout, row_keys)};

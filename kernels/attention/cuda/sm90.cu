@@ -1,4 +1,4 @@
-// Registers the Hopper kernels as candidates for bf16 tensors with head dims of up to 128.
+// Registers the Hopper kernels as candidates for bf16 tensors with head dims of up to 256.
 
 #include "kernels/attention/cuda/sm90.cuh"
 
@@ -29,7 +29,7 @@ bool fits_output(const Tensor& t) {
 template <class Args>
 bool fits_all(const Args& a, std::initializer_list<Tensor> operands, std::initializer_list<Tensor> outputs,
               const ExecContext& ctx) {
-  if (a.q.dim(2) > 128 || !(a.scale > 0) || !is_hopper(ctx) || !tensor_map_encoder()) return false;
+  if (a.q.dim(2) > 256 || !(a.scale > 0) || a.soft_cap != 0 || !is_hopper(ctx) || !tensor_map_encoder()) return false;
   TensorMap boxes;
   for (const BranchPass& pass : passes_of(a.pattern))
     for (const Tensor& t : operands)
@@ -58,7 +58,9 @@ std::int32_t longest(const BranchPass& pass, const std::vector<Span>& spans) {
 
 template <bool drops>
 void run_pass(const Attention& one, const BranchPass& pass, const Tensor& keys, const ExecContext& ctx) {
-  if (one.q.dim(2) > 64)
+  if (one.q.dim(2) > 128)
+    run_forward<256, 2, drops>(one, pass, keys, ctx);
+  else if (one.q.dim(2) > 64)
     run_forward<128, 2, drops>(one, pass, keys, ctx);
   else if (pass.listed || longest(pass, one.queries) <= kShortRow)
     run_forward<64, 2, drops>(one, pass, keys, ctx);
@@ -76,10 +78,11 @@ void forward(const Attention& args, const ExecContext& ctx) {
       [&](const Attention& one, const BranchPass& pass) { run(one, pass, keys, ctx); });
 }
 
-// Returns true if the fused backward applies. It requires that the order in which blocks of keys add to dq follows from
-// a few numbers or, for block patterns, that it need not be deterministic. For selected blocks, two kernels were faster
-// in every measured shape (docs/measured/attention.md).
+// Returns true if the fused backward (5 GEMMs) can run. Its registers suffice for heads of up to 128. The order in
+// which blocks of keys add to dq must follow from a few numbers; for block patterns, it must be allowed to vary between
+// runs. For selected blocks, two separate kernels were faster in every measured shape (docs/measured/attention.md).
 bool in_one_kernel(const AttentionBackward& args, const ExecContext& ctx) {
+  if (args.q.dim(2) > 128) return false;
   if (args.pattern.blocks) return !ctx.deterministic && !args.pattern.selects();
   const std::vector<BranchPass> passes = passes_of(args.pattern);
   return args.pattern.sinks == 0 && std::ranges::all_of(passes, [](const BranchPass& p) { return p.finer == 0; });
@@ -87,10 +90,14 @@ bool in_one_kernel(const AttentionBackward& args, const ExecContext& ctx) {
 
 template <bool drops>
 void run_passes(const AttentionBackward& args, const RowStatistics& statistics, const ExecContext& ctx) {
-  const bool narrow = args.q.dim(2) <= 64;
+  const bool narrow = args.q.dim(2) <= 64, wide = args.q.dim(2) > 128;
   const auto fused = narrow ? run_fused<64, drops> : run_fused<128, drops>;
-  const auto queries = narrow ? run_backward<Stationary::q, 64, drops> : run_backward<Stationary::q, 128, drops>;
-  const auto keys = narrow ? run_backward<Stationary::kv, 64, drops> : run_backward<Stationary::kv, 128, drops>;
+  const auto queries = narrow ? run_backward<Stationary::q, 64, drops>
+                       : wide ? run_backward<Stationary::q, 256, drops>
+                              : run_backward<Stationary::q, 128, drops>;
+  const auto keys = narrow ? run_backward<Stationary::kv, 64, drops>
+                    : wide ? run_backward<Stationary::kv, 256, drops>
+                           : run_backward<Stationary::kv, 128, drops>;
   if (in_one_kernel(args, ctx))
     return whole_backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass) {
       if (narrow || pass.listed || longest(pass, args.queries) > kShortestRow) return fused(one, pass, statistics, ctx);

@@ -17,12 +17,12 @@ using OperandA = RegTile<Bf16, kGroupRows, kColumns>;
 struct NoTile {};  // placeholder for a tile that an instance of a kernel does not need
 
 // TMA descriptor of a tensor [N,H,D], viewed as [N / rate, H, rate, D]: rows of the same residue modulo rate are
-// neighbours. A box is 64 columns by 64 rows.
+// neighbours. One TMA instruction copies a box of 64 columns by 64 rows.
 struct TensorMap {
   CUtensorMap map;
 };
-// Makes the descriptor of a tensor. Returns false if TMA cannot address it (N is not a multiple of the rate,
-// unsupported strides or alignment).
+// Makes the descriptor of a tensor. Returns false if the TMA cannot address the tensor: N is not a multiple of the
+// rate, or its strides or alignment are not supported.
 bool make_tensor_map(const Tensor& t, int rate, TensorMap& to);
 
 // Position of sample 0 of a head segment in the view of a TensorMap; `row` may be negative.
@@ -53,9 +53,13 @@ __device__ inline unsigned lane_columns_before(int at) {
 template <Stationary owner, int kParts>
 __device__ inline void mask_rows(Sums<kPart * kParts>& s, const HeadSegment& segment, const TileCoord& tile, int row,
                                  int consumer) {
+  if (all_whole<kParts>(tile.marks, consumer)) return;
+  Columns seen{}, next{};  // columns that the lane's two rows see
+  // Not unrolled for queries: their columns() divides integers, which takes many instructions.
+#pragma unroll(owner == Stationary::q ? 1 : 2)
+  for (int half = 0; half < 2; ++half) seen = next, next = segment.columns<owner>(row + 8 * half);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const Columns seen = segment.columns<owner>(row + 8 * half);
+  for (int half = 0; half < 2; ++half, seen = next) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       if (is_whole(tile.marks, part, consumer)) continue;

@@ -8,131 +8,9 @@
 // thread blocks, and results are bit-identical from run to run. With dropout, dP and the P of dv only keep the pairs
 // that were not dropped (sm90_dropout.cuh). P and dS stay in registers between GEMMs.
 
-#include "kernels/attention/cuda/sm90_backward_producer.cuh"
+#include "kernels/attention/cuda/sm90_backward_wide.cuh"
 
 namespace ring::cuda::sm90 {
-
-// lse and delta that a lane needs. If queries are stationary, these belong to the lane's two rows. Otherwise they
-// belong to its columns, and are held in registers (in_registers) or read from shared memory at each use.
-template <Stationary owner, int kColumns, bool in_registers>
-struct LaneStatistics {
-  static constexpr bool kOfRows = owner == Stationary::q;
-  static constexpr int kCount = kOfRows ? 2 : in_registers ? kColumns / 4 : 1;
-  float lse2_of[kCount], delta_of[kCount];
-  const float *lse2_at, *delta_at;
-
-  template <int kConsumers>
-  __device__ void load_rows(const TmaBackwardParams& p, const Job<kConsumers>& job, int row) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int j = row + 8 * half;
-      const bool exists = j >= job.first && j < job.end;
-      const std::int64_t at = job.head * p.tokens + job.segment.q_row + std::int64_t{j} * job.segment.rate;
-      lse2_of[half] = exists ? p.lse2[at] : INFINITY;
-      delta_of[half] = exists ? p.delta[at] : 0.0f;
-    }
-  }
-  __device__ void load_lse2(const float* columns) { load_columns(lse2_of, lse2_at, columns); }
-  __device__ void load_delta(const float* columns) { load_columns(delta_of, delta_at, columns); }
-  // Return the values for a lane's four accumulator elements in the 8 columns from 8n on. With g = lane / 4 and
-  // t = lane % 4, the elements are in rows g, g, g + 8, g + 8 and in columns 2t, 2t + 1, 2t, 2t + 1 of these 8.
-  __device__ float4 lse2(int n) const { return spread(lse2_of, lse2_at, n); }
-  __device__ float4 delta(int n) const { return spread(delta_of, delta_at, n); }
-
- private:
-  __device__ static void load_columns(float (&to)[kCount], const float*& at, const float* columns) {
-    at = columns + lane() % 4 * kLaneStatistics;
-    if constexpr (in_registers)
-#pragma unroll
-      for (int i = 0; i < kCount; i += 4) {
-        const float4 c = *reinterpret_cast<const float4*>(at + i);
-        to[i] = c.x, to[i + 1] = c.y, to[i + 2] = c.z, to[i + 3] = c.w;
-      }
-  }
-  __device__ static float4 spread(const float (&of)[kCount], const float* at, int n) {
-    if constexpr (kOfRows) return {of[0], of[0], of[1], of[1]};
-    float2 c;
-    if constexpr (in_registers)
-      c = {of[2 * n], of[2 * n + 1]};
-    else
-      c = *reinterpret_cast<const float2*>(at + 2 * n);
-    return {c.x, c.y, c.x, c.y};
-  }
-};
-
-// Converts scores to P in place.
-template <int kColumns, class Statistics>
-__device__ inline void weights_of(Sums<kColumns>& s, const Statistics& of, float factor) {
-#pragma unroll
-  for (int n = 0; n < kColumns / 8; ++n) {
-    const float4 l = of.lse2(n);
-    s[4 * n] = fast_exp2(fmaf(s[4 * n], factor, -l.x)), s[4 * n + 1] = fast_exp2(fmaf(s[4 * n + 1], factor, -l.y));
-    s[4 * n + 2] = fast_exp2(fmaf(s[4 * n + 2], factor, -l.z));
-    s[4 * n + 3] = fast_exp2(fmaf(s[4 * n + 3], factor, -l.w));
-  }
-}
-// Converts dP to dS = P (dP - delta) in place.
-template <int kColumns, class Statistics>
-__device__ inline void score_gradients(Sums<kColumns>& dp, const Sums<kColumns>& w, const Statistics& of) {
-#pragma unroll
-  for (int n = 0; n < kColumns / 8; ++n) {
-    const float4 d = of.delta(n);
-    dp[4 * n] = w[4 * n] * (dp[4 * n] - d.x), dp[4 * n + 1] = w[4 * n + 1] * (dp[4 * n + 1] - d.y);
-    dp[4 * n + 2] = w[4 * n + 2] * (dp[4 * n + 2] - d.z), dp[4 * n + 3] = w[4 * n + 3] * (dp[4 * n + 3] - d.w);
-  }
-}
-
-// Like score_gradients, with dropout: dropped elements of P are marked by a negative sign, and their dP counts as 0.
-template <int kColumns, class Statistics>
-__device__ inline void kept_score_gradients(Sums<kColumns>& dp, const Sums<kColumns>& w, const Statistics& of) {
-#pragma unroll
-  for (int n = 0; n < kColumns / 8; ++n) {
-    const float4 d = of.delta(n);
-    const float delta[4] = {d.x, d.y, d.z, d.w};
-#pragma unroll
-    for (int i = 4 * n; i < 4 * n + 4; ++i) dp[i] = fabsf(w[i]) * fmaf(is_positive(w[i]), dp[i], -delta[i % 4]);
-  }
-}
-
-// Epilogue for a warp's 16 rows of a gradient. It rounds to bf16 and writes through shared memory. If `merging` (see
-// is_merging), it writes directly to global memory: adds a carry, writes f32, or stores a part of a split list.
-template <bool merging, int kDim, int kRows, int kConsumers>
-__device__ inline void write_gradient(const Sums<kDim>& sums, float factor, const Output& whole, const Output& partial,
-                                      const Job<kConsumers>& job, const WarpRows& rows, int dim,
-                                      const StagedRows<kDim, kRows>& staged) {
-  if constexpr (!merging) {
-    staged.store(sums, {factor, factor});
-    __syncwarp();
-    staged.copy_out(whole, dim, rows);
-    __syncwarp();
-  } else {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = rows.row(half);
-      if (job.slot < 0)
-        write_row<kDim>(sums, half, factor, 1.0f, whole, rows.token(row), rows.head, dim, rows.exists(row));
-      else
-        write_row<kDim>(sums, half, 1.0f, 0.0f, partial, std::int64_t{job.slot} * job.kRows + row - job.row, 0, dim,
-                        rows.exists(row));
-    }
-  }
-}
-
-// Processes all tiles of a job. whole_loop: tiles without masked pairs run in a separate loop; set it if
-// registers suffice for both loops.
-template <bool whole_loop, class Consumer, class Job>
-__device__ inline void take_tiles(Consumer& c, const Job& job, int row) {
-  constexpr int kParts = Consumer::kParts;
-  while (c.marks >= 0) {
-    if constexpr (whole_loop)
-      while (all_whole<kParts>(c.marks, c.consumer)) c.template next_tile<false>(job, row);
-    if (c.marks < 0) break;
-    if (any_wanted<kParts>(c.marks, c.consumer))
-      c.template next_tile<true>(job, row);
-    else
-      c.pass_tile();
-  }
-}
 
 // A consumer. Overlaps dP with the exponentials of S and, with kOverlapTiles, dx with S of the next tile.
 template <Stationary owner, int kDim, bool merging, bool drops>
@@ -146,6 +24,7 @@ struct BackwardConsumer {
   const int consumer, warp;
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
+  PipelineState<Memory::kStagesOfB> b_pipe;
   int marks = kNoTile, pending = -1;  // next tile's TileCoord::marks; pending: stage whose GEMMs are in flight, or -1
   Sums<kDim> dx;
   std::conditional_t<kKeys, Sums<kDim>, NoTile> dy;
@@ -173,11 +52,14 @@ struct BackwardConsumer {
       // The sentinel tile (marks < 0) has no data, so the epilogue stages its rows in the tile's buffers: consumer 0 in
       // a, consumer 1 in b.
       const WarpRows rows(job, job.row + in_block(), kKeys ? job.segment.k_row : job.segment.q_row);
-      const StagedRows<kDim, kColumns> staged(consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp);
+      if constexpr (Memory::kSplitB) wait_for_b();
+      const int b_stage = Memory::kSplitB ? b_pipe.index : pipe.index;
+      const StagedRows<kDim, kColumns> staged(consumer == 0 ? m.a[pipe.index] : m.b[b_stage], 16 * warp);
       write_gradient<merging>(dx, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
       if constexpr (kKeys)
         write_gradient<merging>(dy, drops ? p.dropout.scale : 1.0f, p.dy, p.partial_dy, job, rows, p.dim, staged);
       fence_proxy_async();
+      if constexpr (Memory::kSplitB) release_b();
       release(m.empty[pipe.index]);
       pipe.advance();
     }
@@ -187,6 +69,12 @@ struct BackwardConsumer {
   __device__ static void release(Barrier& empty) {
     __syncwarp();  // all lanes have finished reading
     if (lane() == 0) empty.arrive();
+  }
+  // wait_for_b() waits until b of the next tile is loaded, release_b() frees its stage. Only for b with its own stages.
+  __device__ void wait_for_b() { m.b_full[b_pipe.index].wait(b_pipe.phase); }
+  __device__ void release_b() {
+    release(m.b_empty[b_pipe.index]);
+    b_pipe.advance();
   }
   // Waits until the tile of the next stage is loaded, and reads its TileCoord::marks.
   __device__ void read_marks() {
@@ -225,6 +113,7 @@ struct BackwardConsumer {
     else
       mm_ABt(s, row_block<kGroupRows>(m.x[own_pipe.index].view(), consumer), a);
     wgmma_commit();
+    if constexpr (Memory::kSplitB) wait_for_b();
     if constexpr (kOwnInRegisters)
       mm_ABt(dp, y, b);
     else
@@ -235,7 +124,7 @@ struct BackwardConsumer {
   template <bool masked>
   __device__ void next_tile(const Job<Memory::kConsumers>& job, int row) {
     const int stage = pipe.index;
-    const auto a = stage_view(m.a, stage), b = stage_view(m.b, stage);
+    const auto a = stage_view(m.a, stage), b = stage_view(m.b, Memory::kSplitB ? b_pipe.index : stage);
     queue_products(a, b);
     if constexpr (drops) dropout.use(m.dropout_keys[stage]);
     if constexpr (kOwnInRegisters) statistics.load_lse2(m.lse2[stage]);
@@ -268,9 +157,11 @@ struct BackwardConsumer {
     // read_marks() polls an mbarrier. Its loop keeps the compiler from moving the next GEMM wait ahead of the
     // exponentials.
     if constexpr (kOverlapTiles) read_marks();
+    if constexpr (Memory::kSplitB) wait_for_b();  // b is loaded by now; called for its polling loop alone
     if constexpr (kOverlapTiles || !kKeys) wgmma_wait<0>();
     if constexpr (!kKeys) {
       fence_operand(dp);
+      if constexpr (Memory::kSplitB) release_b();
       take_gradients();
     }
     as_fragments(g, dp);
@@ -315,6 +206,10 @@ struct BackwardConsumer {
   // Skips a tile in which this consumer has no unmasked pairs.
   __device__ void pass_tile() {
     finish_tile();
+    if constexpr (Memory::kSplitB) {
+      wait_for_b();
+      release_b();
+    }
     release(m.empty[pipe.index]);
     pipe.advance();
     read_marks();
@@ -322,11 +217,12 @@ struct BackwardConsumer {
 };
 
 template <Stationary owner, int kDim, bool merging, bool drops>
-__global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
+__global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kGroups),
                              1) void sm90_backward(const __grid_constant__ TmaBackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
   using Memory = BackwardMemory<owner, kDim>;
+  static_assert(sizeof(Memory) + kAlignment <= 227 << 10);
   auto& m = aligned<Memory>(memory);
   if (threadIdx.x == 0) m.init();
   __syncthreads();
@@ -336,7 +232,12 @@ __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
     if (threadIdx.x < 32) BackwardProducer<owner, kDim, drops>{p, m}.run();
   } else {
     setmaxnreg_inc<Memory::kConsumerRegisters>();
-    BackwardConsumer<owner, kDim, merging, drops>(p, m, group - 1).run();
+    if constexpr (!Memory::kShareRows)
+      BackwardConsumer<owner, kDim, merging, drops>(p, m, group - 1).run();
+    else if (group == 1)
+      KeyConsumer<kDim, merging, drops, true>(p, m).run();
+    else
+      KeyConsumer<kDim, merging, drops, false>(p, m).run();
   }
 #else
   __trap();  // compiled for a different architecture; supports() rejects such devices
@@ -375,7 +276,7 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
   if (plan.blocks == 0) return;
   TmaBackwardParams p = tma_backward_params<owner>(args, pass, statistics, plan);
   const CutGradients cut(plan, args, p, ctx);  // empty if queries are stationary: their lists are never split
-  launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), threads_of(Memory::kConsumers), sizeof(Memory) + kAlignment},
+  launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), threads_of(Memory::kGroups), sizeof(Memory) + kAlignment},
          is_merging(p) ? sm90_backward<owner, kDim, true, drops> : sm90_backward<owner, kDim, false, drops>, p);
   cut.add_up(plan, args, ctx);
 }

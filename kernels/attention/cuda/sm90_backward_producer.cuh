@@ -45,11 +45,21 @@ __device__ inline int statistic_at(int column) {
 template <Stationary owner, int kDim>
 struct BackwardShape {
   static constexpr bool kKeys = owner == Stationary::kv;
-  // 64 columns if keys are stationary: the accumulators of both gradients leave no registers for more.
-  static constexpr int kParts = kKeys ? 1 : 2, kColumns = kParts * kPart;
+  // True if the two consumers share 64 keys, because the accumulators of dk and dv do not fit into the registers of one
+  // consumer (sm90_backward_wide.cuh). Otherwise each consumer has 64 rows of its own.
+  static constexpr bool kShareRows = kKeys && kDim == 256;
+  // A tile has 64 columns if keys are stationary or the head dim is 256: the accumulators leave no registers for more.
+  static constexpr int kParts = kKeys || kDim == 256 ? 1 : 2, kColumns = kParts * kPart;
   static constexpr int kStages = kParts * kDim == 256 ? 2 : 4;
-  static constexpr int kConsumers = 2, kRows = kGroupRows * kConsumers, kWarps = kGroupWarps * kConsumers;
-  static constexpr int kProducerRegisters = kKeys ? 24 : 40, kConsumerRegisters = kKeys ? 240 : 232;
+  // At head dim 256, b has stages and barriers of its own, so that a and b of a tile are each loaded as early as
+  // possible. If keys are stationary, two stages of b fit into shared memory; if queries are, one does.
+  static constexpr bool kSplitB = kDim == 256;
+  static constexpr int kStagesOfB = kSplitB && !kKeys ? 1 : kStages;
+  // kConsumers: blocks of 64 rows per job. kGroups: warp groups of consumers.
+  static constexpr int kConsumers = kShareRows ? 1 : 2, kGroups = 2;
+  static constexpr int kRows = kGroupRows * kConsumers, kWarps = kGroupWarps * kGroups;
+  static constexpr int kProducerRegisters = kShareRows ? 56 : kKeys ? 24 : 40;
+  static constexpr int kConsumerRegisters = kShareRows ? 224 : kKeys ? 240 : 232;
   // True if registers suffice to hold x and y too. GEMMs with 64 columns are limited by shared-memory bandwidth, and
   // with x and y in registers they read only one operand from shared memory. Statistics are then loaded while S is
   // computed.
@@ -61,22 +71,38 @@ struct BackwardShape {
   static constexpr bool kOverlapTiles = kDim == 64;
 };
 
+// P of 64 keys and 64 queries in f32, which consumer 0 hands to consumer 1. Each lane of consumer 1 reads what the same
+// lane of consumer 0 has written.
+struct SharedWeights {
+  float4 of_lane[kPart / 8][kGroup];
+  Barrier full, empty;
+  __device__ void init() { full.init(kGroupWarps), empty.init(kGroupWarps); }
+};
+
 template <Stationary owner, int kDim>
 struct BackwardMemory : BackwardShape<owner, kDim> {
   using Shape = BackwardShape<owner, kDim>;
-  using Shape::kStages, Shape::kColumns, Shape::kRows, Shape::kWarps, Shape::kConsumers, Shape::kOwnStages;
+  using Shape::kKeys, Shape::kShareRows, Shape::kSplitB, Shape::kStages, Shape::kStagesOfB, Shape::kColumns,
+      Shape::kRows;
+  using Shape::kWarps, Shape::kConsumers, Shape::kOwnStages;
+  static constexpr int kStreamed = !kKeys && kDim == 256 ? 1 : kStatistics;  // not used if queries are stationary
   SmemTile<Bf16, kRows, kDim> x[kOwnStages], y[kOwnStages];
-  SmemTile<Bf16, kColumns, kDim> a[kStages], b[kStages];
-  float lse2[kStages][kStatistics], delta[kStages][kStatistics];  // statistics of the streamed queries
+  SmemTile<Bf16, kColumns, kDim> a[kStages], b[kStagesOfB];
+  float lse2[kStages][kStreamed], delta[kStages][kStreamed];  // statistics of the streamed queries
   ColumnKeys<kColumns> dropout_keys[kStages];
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   TileCoord tiles[kStages];
   static constexpr int kJobs = 2 + kOwnStages;  // the previous job, the current one, and those being loaded
   Job<kConsumers> jobs[kJobs];
+  std::conditional_t<kSplitB, Barrier, NoTile> b_full[kStagesOfB], b_empty[kStagesOfB];
+  std::conditional_t<kShareRows, SharedWeights, NoTile> weights;
 
   __device__ void init() {
     for (int i = 0; i < kOwnStages; ++i) own_full[i].init(1), own_empty[i].init(kWarps);
     for (int s = 0; s < kStages; ++s) full[s].init(32), empty[s].init(kWarps);
+    if constexpr (kSplitB)
+      for (int s = 0; s < kStagesOfB; ++s) b_full[s].init(1), b_empty[s].init(kWarps);
+    if constexpr (kShareRows) weights.init();
     fence_barrier_init();
   }
 };
@@ -155,6 +181,7 @@ struct BackwardProducer {
   Memory& m;
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
+  PipelineState<Memory::kStagesOfB> b_pipe;
 
   __device__ void run() {
     int n = 0;
@@ -168,6 +195,11 @@ struct BackwardProducer {
       const int first_head = kKeys ? own_head * p.group : own_head / p.group;
       for (int i = 0; i < heads; ++i) load_tiles(job, first_head + i);
       m.empty[pipe.index].wait(pipe.phase ^ 1);
+      if constexpr (Memory::kSplitB) {
+        m.b_empty[b_pipe.index].wait(b_pipe.phase ^ 1);
+        if (lane() == 0) m.b_full[b_pipe.index].arrive();
+        b_pipe.advance();
+      }
       if (lane() == 0) m.tiles[pipe.index].marks = kNoTile;
       m.full[pipe.index].arrive();
       pipe.advance();
@@ -180,6 +212,14 @@ struct BackwardProducer {
   }
 
  private:
+  // Loads b of a tile into its own stage.
+  __device__ void load_b(const TmaRows& rows, int head, int column) {
+    Barrier& full = m.b_full[b_pipe.index];
+    m.b_empty[b_pipe.index].wait(b_pipe.phase ^ 1);
+    expect_tx(full, m.b[b_pipe.index]);
+    tma_load_rows(m.b[b_pipe.index].view(), p.b, rows, head, column, full);
+    b_pipe.advance();
+  }
   __device__ void load_tiles(const OwnerJob& job, int head) {
     const HeadSegment& s = job.segment;
     const TmaRows rows(kKeys ? s.q_row : s.k_row, s.rate);
@@ -196,6 +236,8 @@ struct BackwardProducer {
       const int stage = pipe.index;
       const TileCoord tile = next;
       Barrier& full = m.full[stage];
+      // If keys are stationary, b of an earlier tile is freed before its a, otherwise after it.
+      if constexpr (Memory::kSplitB && kKeys) load_b(rows, head, tile.column[0]);
       m.empty[stage].wait(pipe.phase ^ 1);
       if constexpr (kKeys)
         statistics.store(m.lse2[stage], m.delta[stage], m.dropout_keys[stage]);
@@ -203,13 +245,20 @@ struct BackwardProducer {
         m.dropout_keys[stage].store(s, tile);
       if (lane() == 0) m.tiles[stage] = tile;
       if constexpr (kStatisticsFirst) find_next();
-      expect_tx(full, m.a[stage], m.b[stage]);
+      if constexpr (Memory::kSplitB) {
+        expect_tx(full, m.a[stage]);
+        tma_load_rows(m.a[stage].view(), p.a, rows, head, tile.column[0], full);
+        if (lane() != 0) full.arrive();
+        if constexpr (!kKeys) load_b(rows, head, tile.column[0]);
+      } else {
+        expect_tx(full, m.a[stage], m.b[stage]);
 #pragma unroll
-      for (int h = 0; h < Memory::kParts; ++h) {
-        tma_load_rows(row_block<kPart>(m.a[stage].view(), h), p.a, rows, head, tile.column[h], full);
-        tma_load_rows(row_block<kPart>(m.b[stage].view(), h), p.b, rows, head, tile.column[h], full);
+        for (int h = 0; h < Memory::kParts; ++h) {
+          tma_load_rows(row_block<kPart>(m.a[stage].view(), h), p.a, rows, head, tile.column[h], full);
+          tma_load_rows(row_block<kPart>(m.b[stage].view(), h), p.b, rows, head, tile.column[h], full);
+        }
+        if (lane() != 0) full.arrive();
       }
-      if (lane() != 0) full.arrive();
       if constexpr (!kStatisticsFirst) find_next();
     }
   }

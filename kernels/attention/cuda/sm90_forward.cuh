@@ -28,6 +28,7 @@ template <int kDim, int kConsumers, bool merging, bool drops>
 struct ForwardConsumer {
   using Memory = ForwardMemory<kDim, kConsumers>;
   static constexpr int kKeys = Memory::kKeys, kParts = Memory::kParts;
+  static constexpr bool kNextQueries = Memory::kQueryStages == 2;  // the next job's queries have a buffer of their own
   const ForwardParams& p;
   Memory& m;
   const int consumer, warp;
@@ -47,10 +48,7 @@ struct ForwardConsumer {
 
   __device__ void run() {
     bool more = begin_job(0);
-    order.wait();
-    wgmma_fence();
-    queue_scores(0);
-    order.arrive();
+    queue_first(0);
     for (int n = 0; more; ++n) {
       const Job<kConsumers>& job = m.jobs.jobs[n % Memory::kJobs];
       first_tile(job);
@@ -62,17 +60,24 @@ struct ForwardConsumer {
         else
           pass_tile();
       }
-      release(m.k_empty[k_pipe.index]);  // frees the K stage of the sentinel tile (marks < 0), which has no keys
-      k_pipe.advance();
-      more = begin_job(n + 1);
-      order.wait();
-      wgmma_fence();
-      queue_last_values();
-      queue_scores(n + 1);  // overlaps the epilogue of this job; the result is unused after the last job
-      order.arrive();
-      wgmma_wait<1>();
-      values_added();
-      write(job, n);
+      if constexpr (kNextQueries) {
+        release(m.k_empty[k_pipe.index]);  // frees the K stage of the sentinel tile (marks < 0), which has no keys
+        k_pipe.advance();
+        more = begin_job(n + 1);
+        order.wait();
+        wgmma_fence();
+        queue_last_values();
+        queue_scores(n + 1);  // overlaps the epilogue of this job; the result is unused after the last job
+        order.arrive();
+        wgmma_wait<1>();
+        values_added();
+        write<Memory::kRows>(job, n, m.q[n & 1], in_block());
+        release(m.q_empty[n & 1]);
+      } else {
+        end_job(job, n);
+        more = begin_job(n + 1);
+        queue_first(n + 1);  // the result is unused after the last job
+      }
     }
     wgmma_wait<0>();
   }
@@ -82,6 +87,30 @@ struct ForwardConsumer {
     if (lane() == 0) empty.arrive();
   }
   __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row in the block
+  // Issues Q K^T of a job's first tile.
+  __device__ void queue_first(int n) {
+    order.wait();
+    wgmma_fence();
+    queue_scores(n);
+    order.arrive();
+  }
+  // Ends a job if queries have only one buffer, which it frees first. Call after the last scores of the job.
+  __device__ void end_job(const Job<kConsumers>& job, int n) {
+    release(m.q_empty[0]);
+    order.wait();
+    wgmma_fence();
+    queue_last_values();
+    order.arrive();
+    wgmma_wait<0>();
+    values_added();
+    m.v_full[v_pipe.index].wait(v_pipe.phase);  // wait for the empty stage of V from the producer
+    auto& stage = consumer == 0 ? m.k[k_pipe.index] : m.v[v_pipe.index];
+    write<kKeys>(job, n, stage, 16 * warp);
+    release(m.k_empty[k_pipe.index]);
+    release(m.v_empty[v_pipe.index]);
+    k_pipe.advance();
+    v_pipe.advance();
+  }
   // Computes P of a job's first tile; there is no previous P V to overlap with.
   __device__ void first_tile(const Job<kConsumers>& job) {
     sums = {};
@@ -103,7 +132,7 @@ struct ForwardConsumer {
     queue_values();
     order.arrive();
     wgmma_wait<1>();
-    half = masked && !is_wanted(marks, 1, consumer);
+    half = kParts == 2 && masked && !is_wanted(marks, 1, consumer);
     take_scores<masked>(job);
     const Shift shift = raise<masked>();
     read_marks();  // its polling loop also keeps the compiler from moving the next wait ahead of the row max
@@ -116,15 +145,19 @@ struct ForwardConsumer {
   // Updates the row max.
   template <bool masked>
   __device__ Shift raise() {
-    if (masked && half) return row_max(sums, column_block<kPart>(scores, 0), p.factor);
+    if constexpr (masked && kParts == 2)
+      if (half) return row_max(sums, column_block<kPart>(scores, 0), p.factor);
     return row_max(sums, scores, p.factor);
   }
   // Converts the scores to P.
   template <bool masked>
   __device__ void weigh_scores(const Shift& by) {
-    if (!masked || !half) return weigh_all(weights, scores, by);
-    weigh_all(column_block<kPart>(weights, 0), column_block<kPart>(scores, 0), by);
-    clear(column_block<kPart>(weights, 1));
+    if constexpr (masked && kParts == 2)
+      if (half) {
+        weigh_all(column_block<kPart>(weights, 0), column_block<kPart>(scores, 0), by);
+        return clear(column_block<kPart>(weights, 1));
+      }
+    weigh_all(weights, scores, by);
   }
   template <int kColumns>
   __device__ void weigh_all(OperandA<kColumns>& to, const Sums<kColumns>& s, const Shift& by) {
@@ -162,7 +195,7 @@ struct ForwardConsumer {
   }
   // Waits for the queries of job n. Returns false if there are no more jobs.
   __device__ bool begin_job(int n) {
-    m.q_full[n & 1].wait(n >> 1 & 1);
+    m.q_full[m.q_stage(n)].wait(m.q_phase(n));
     const bool exists = uniform(m.jobs.jobs[n % Memory::kJobs].head) >= 0;
     if (exists) read_marks();
     if (drops && exists) {
@@ -173,7 +206,7 @@ struct ForwardConsumer {
   }
   // Issues Q K^T, with Q of job n.
   __device__ void queue_scores(int n) {
-    mm_ABt(scores, row_block<kGroupRows>(stage_view(m.q, n & 1), consumer), stage_view(m.k, k_pipe.index));
+    mm_ABt(scores, row_block<kGroupRows>(stage_view(m.q, m.q_stage(n)), consumer), stage_view(m.k, k_pipe.index));
     wgmma_commit();
   }
   // Waits for the V tile and issues P V.
@@ -187,7 +220,8 @@ struct ForwardConsumer {
     m.v_full[v_pipe.index].wait(v_pipe.phase);
     const auto v = stage_view(m.v, v_pipe.index);
     mma_AB(out, column_block<kPart>(weights, 0), row_block<kPart>(v, 0));
-    if (!half) mma_AB(out, column_block<kPart>(weights, 1), row_block<kPart>(v, 1));
+    if constexpr (kParts == 2)
+      if (!half) mma_AB(out, column_block<kPart>(weights, 1), row_block<kPart>(v, 1));
     wgmma_commit();
   }
   // Masks the scores and frees the K stage.
@@ -196,7 +230,7 @@ struct ForwardConsumer {
     fence_operand(scores);
     if constexpr (masked) {
       TileCoord tile = m.tiles[k_pipe.index];
-      tile.marks = marks;
+      tile.marks = half ? marks | 0x1000 << consumer : marks;  // the second part is unused: skip its mask
       mask_rows<Stationary::q, kParts>(scores, job.segment, tile, job.row + in_block() + lane() / 4, consumer);
       __syncwarp();  // all lanes have read the tile's columns
     }
@@ -209,15 +243,15 @@ struct ForwardConsumer {
     release(m.v_empty[v_pipe.index]);
     v_pipe.advance();
   }
-  // Epilogue: writes out and lse, then frees the buffers of Q and the job.
-  __device__ void write(const Job<kConsumers>& job, int n) {
+  // Epilogue: writes out and lse, then frees the job. The warp stages its rows in `staged`, from row `first` on.
+  template <int kStagedRows>
+  __device__ void write(const Job<kConsumers>& job, int n, SmemTile<Bf16, kStagedRows, kDim>& staged, int first) {
     const WarpRows own(job, job.row + in_block(), job.segment.q_row);
     const float scale = drops ? p.dropout.scale : 1.0f;
     if constexpr (merging)
       write_merged<kDim>(p, own, out, sums, scale);
     else
-      write_staged<kDim, Memory::kRows>(p, own, out, sums, scale, {m.q[n & 1], in_block()});
-    release(m.q_empty[n & 1]);
+      write_staged<kDim, kStagedRows>(p, own, out, sums, scale, {staged, first});
     release(m.jobs.empty[n % Memory::kJobs]);
   }
 };
@@ -236,6 +270,8 @@ __global__ __launch_bounds__(threads_of(kConsumers), 1) void sm90_forward(const 
     setmaxnreg_dec<Memory::kProducerRegisters>();
     if (threadIdx.x < 32) ForwardProducer<kDim, kConsumers, drops>{p, m}.run();
     if (threadIdx.x == 32) m.jobs.template describe_all<Stationary::q>(p.work, p.pass, p.scheduler, p.group);
+    if (threadIdx.x == 64)
+      for (const TensorMap* map : {&p.q, &p.k, &p.v}) prefetch_descriptor(map->map);
   } else {
     setmaxnreg_inc<Memory::kConsumerRegisters>();
     ForwardConsumer<kDim, kConsumers, merging, drops>(p, m, group - 1).run();

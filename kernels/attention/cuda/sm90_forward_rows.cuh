@@ -102,11 +102,11 @@ __device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows
   for (int half = 0; half < 2; ++half) {
     const int row = rows.row(half);
     write_row<kDim>(out, half, factor[half], kept[half], p.out, rows.token(row), rows.head, p.dim, rows.exists(row));
-    if (lane() % 4 == 0 && rows.exists(row)) p.lse[rows.head * p.tokens + rows.token(row)] = lse[half];
+    if (rows.lane % 4 == 0 && rows.exists(row)) p.lse[rows.head * p.tokens + rows.token(row)] = lse[half];
   }
 }
 
-// Epilogue that writes bf16 rows through shared memory.
+// Epilogue: writes rows of out in bf16, staged in shared memory.
 template <int kDim, int kRows>
 __device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows, const Sums<kDim>& out,
                                     const RowSums& sums, float dropout_scale, const StagedRows<kDim, kRows>& staged) {
@@ -116,7 +116,7 @@ __device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows
     const int row = rows.row(half);
     const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor, dropout_scale);
     factor[half] = end.norm;
-    if (lane() % 4 == 0 && rows.exists(row)) p.lse[rows.head * p.tokens + rows.token(row)] = end.lse;
+    if (rows.lane % 4 == 0 && rows.exists(row)) p.lse[rows.head * p.tokens + rows.token(row)] = end.lse;
   }
   staged.store(out, factor);
   __syncwarp();

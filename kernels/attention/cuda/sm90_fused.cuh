@@ -46,7 +46,7 @@ struct FusedConsumer {
       m.own_full[own_pipe.index].wait(own_pipe.phase);
       const KeyJob& job = m.jobs[n % Memory::kJobs];
       if (uniform(job.head) < 0) break;
-      const int row = job.row + in_block() + lane() / 4;
+      const int row = job.row + own_row() + thread_again() % 32 / 4;
       clear(dk);
       clear(dv);
       if constexpr (drops) dropout.load_rows(p.dropout, p.tokens, job, job.row + in_block());
@@ -58,6 +58,8 @@ struct FusedConsumer {
   }
 
   __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row in the block
+  // Returns the same as in_block(). Used at the start and the end of a job, for the reason that thread_again() gives.
+  __device__ static int own_row() { return 16 * (thread_again() / 32 - kGroupWarps); }
   // Waits until the tile of the next stage is loaded, and reads its TileCoord::marks.
   __device__ void read_marks() {
     m.full[pipe.index].wait(pipe.phase);
@@ -217,8 +219,9 @@ struct FusedConsumer {
     own_pipe.advance();
     // The sentinel tile (marks < 0) has no data, so the epilogue stages its rows in the tile's buffers: consumer 0 in
     // a, consumer 1 in b.
-    const WarpRows rows(job, job.row + in_block(), job.segment.k_row);
-    const StagedRows<kDim, kColumns> staged(consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp);
+    const int first = own_row();
+    const WarpRows rows(job, job.row + first, job.segment.k_row);
+    const StagedRows<kDim, kColumns> staged(first < kGroupRows ? m.a[pipe.index] : m.b[pipe.index], first % kGroupRows);
     write_gradient<merging>(dk, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
     write_gradient<merging>(dv, drops ? p.dropout.scale : 1.0f, p.dy, p.partial_dy, job, rows, p.dim, staged);
     fence_proxy_async();
@@ -248,6 +251,8 @@ __global__ __launch_bounds__(FusedMemory<kDim>::kThreads, 1) void sm90_fused(con
       FusedProducer<kDim, drops>{p, m}.run();
     else if (lane() == 0 && warp <= Memory::kSumThreads)
       add_queries<kDim>(p, m, warp - 1);
+    else if (threadIdx.x == kGroup - 1)
+      for (const TensorMap* map : {&p.x, &p.y, &p.a, &p.b}) prefetch_descriptor(map->map);
   } else if (!Memory::kThird || group <= Memory::kConsumers) {
     setmaxnreg_inc<Memory::kConsumerRegisters>();
     FusedConsumer<kDim, merging, drops>(p, m, group - 1).run();

@@ -63,10 +63,11 @@ struct WarpRows {
   int first, begin, end;  // rows [begin, end) are valid
   int head, rate;
   std::int64_t token_of_0;
+  int lane = thread_again() % 32;
   template <int kConsumers>
   __device__ WarpRows(const Job<kConsumers>& job, int first, int token_of_0)
       : first(first), begin(job.first), end(job.end), head(job.head), rate(job.segment.rate), token_of_0(token_of_0) {}
-  __device__ int row(int half) const { return first + lane() / 4 + 8 * half; }
+  __device__ int row(int half) const { return first + lane / 4 + 8 * half; }
   __device__ bool exists(int row) const { return row >= begin && row < end; }
   __device__ std::int64_t token(int row) const { return token_of_0 + std::int64_t{row} * rate; }
 };
@@ -77,6 +78,7 @@ struct StagedRows {
   using Tile = SmemTile<Bf16, kRows, kDim>;
   unsigned char* bytes;
   int first;  // first row in the tile, a multiple of 16
+  int lane = thread_again() % 32;
 
   __device__ StagedRows(Tile& tile, int first) : bytes(tile.data), first(first) {}
   __device__ int place(int row, int chunk) const { return Tile::View::offset(first, row, chunk); }
@@ -87,13 +89,13 @@ struct StagedRows {
       const std::uint32_t r[4] = {
           pack_bf16(c[0] * factor[0], c[1] * factor[0]), pack_bf16(c[2] * factor[1], c[3] * factor[1]),
           pack_bf16(c[4] * factor[0], c[5] * factor[0]), pack_bf16(c[6] * factor[1], c[7] * factor[1])};
-      stmatrix(shared_address(bytes) + place(lane() % 16, b + lane() / 16), r);
+      stmatrix(shared_address(bytes) + place(lane % 16, b + lane / 16), r);
     }
   }
   // Copies the rows to global memory, a whole row at a time.
   __device__ void copy_out(const Output& out, int columns, const WarpRows& rows) const {
     constexpr int kChunks = kDim / 8, kStep = 32 / kChunks;  // 16-byte chunks per row; rows per step
-    const int chunk = lane() % kChunks, mine = lane() / kChunks;
+    const int chunk = lane % kChunks, mine = lane / kChunks;
     __nv_bfloat16* to = out.half.at(rows.token(rows.first + mine), rows.head) + chunk * 8;
     const std::int64_t step = out.half.row * rows.rate * kStep;
 #pragma unroll

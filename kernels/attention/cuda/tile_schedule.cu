@@ -66,8 +66,8 @@ void add_key(Key& key, const std::vector<Span>& spans) {
 struct Plan {
   Key key;
   Tensor memory;  // device memory of the work items or, with block lists, of the segment pairs
-  std::int64_t count = 0, columns = 0;
-  SelectedShape selected{};  // used only with block lists
+  std::int64_t count = 0, columns = 0, others = 0;  // others: see TileSchedule
+  SelectedShape selected{};                         // used only with block lists
   bool pinned = false;
 };
 
@@ -165,6 +165,16 @@ void take_lists(SchedulePlan& plan, std::int64_t times) {
   plan.blocks = checked(times * work.listed * work.group * work.halves);
 }
 
+// Returns the number of queries whose segment pairs the fused backward processes at the same time, except in the last
+// section of heads. The fewer queries, the fewer bytes pass through the L2 cache before a tile is read again. But with
+// fewer than eight segment pairs, blocks of keys would wait for their turn to add to dq. In the last section, all pairs
+// that fit into the cache are processed at the same time, so that the longest jobs can come first.
+std::int64_t near_columns(const std::vector<SegmentPair>& pieces, const BranchPass& pass) {
+  std::int64_t longest = 0;
+  for (const SegmentPair& p : pieces) longest = std::max<std::int64_t>(longest, p.q_end - p.q_first);
+  return std::max<std::int64_t>(8192, 8 * divide_up(longest, pass.rate));
+}
+
 // Returns the key of a plan: everything that the work items depend on.
 Key schedule_key(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& queries,
                  const std::vector<Span>& keys, const BlockSelection& selection, Stationary owner, int rows,
@@ -231,10 +241,15 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
         for (const SegmentPair& p : pieces)
           made.columns += divide_up(owner == Stationary::q ? p.k_end - p.k_first : p.q_end - p.q_first, pass.rate);
         made.columns = std::min(made.columns, group_columns);
-        const std::vector<TileItem> items = owner == Stationary::q
-                                                ? list_items<Stationary::q>(pass, pieces, rows, group_columns, order)
-                                                : list_items<Stationary::kv>(pass, pieces, rows, group_columns, order);
+        const auto list = owner == Stationary::q ? list_items<Stationary::q> : list_items<Stationary::kv>;
+        std::vector<TileItem> items = list(pass, pieces, rows, group_columns, order);
         made.count = static_cast<std::int64_t>(items.size());
+        const std::int64_t near = near_columns(pieces, pass);
+        if (order == BlockOrder::ascending && near < group_columns) {
+          const std::vector<TileItem> others = list(pass, pieces, rows, near, order);
+          items.insert(items.end(), others.begin(), others.end());
+          made.others = made.count;
+        }
         made.memory = upload(items, std::move(memory), ctx);
         return made;
       });
@@ -260,6 +275,7 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
   }
   to.work.items = reinterpret_cast<const TileItem*>(memory + kHead);
   to.work.count = static_cast<int>(plan->count);
+  to.work.others = static_cast<int>(plan->others);
   const std::int64_t fits = group_columns / std::max<std::int64_t>(plan->columns, 1);
   to.work.section =
       static_cast<int>(std::clamp<std::int64_t>(std::max(fits, divide_up(kSectionBlocks, plan->count)), 1, heads));

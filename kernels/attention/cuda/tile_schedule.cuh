@@ -57,6 +57,7 @@ struct TileSchedule {
   int count;              // number of items
   int heads;              // number of heads of the owner
   int section;  // heads per section; sections run one after another, because their streamed rows share the L2 cache
+  int others;   // offset from `items` of a second list, in the order for all sections but the last; 0: one order
   // Only with block lists: the segment pairs, and the work items of the lists in their own order (lists.h).
   const SegmentPair* pieces;
   const ListItem* order;
@@ -79,7 +80,8 @@ struct TileSchedule {
     }
     const unsigned per_section = static_cast<unsigned>(section) * count, s = index / per_section;
     const unsigned rest = index - s * per_section, here = min(section, heads - static_cast<int>(s) * section);
-    const TileItem i = items[rest / here];
+    const bool last = static_cast<int>(s + 1) * section >= heads;
+    const TileItem i = items[rest / here + (last ? 0 : others)];
     return {i.piece, static_cast<int>(s * section + rest % here), i.block, 0, 0, -1};
   }
 };

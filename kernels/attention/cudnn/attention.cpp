@@ -145,7 +145,7 @@ bool has_few_lengths(const Call& c, const Attention& a) {
 
 std::optional<Call> call_of(const Attention& a) {
   Call c;
-  if (!describe(c, a) || std::min(c.problem.queries, c.problem.keys) < kShortestForward) return {};
+  if (a.soft_cap != 0 || !describe(c, a) || std::min(c.problem.queries, c.problem.keys) < kShortestForward) return {};
   if (!has_few_lengths(c, a)) return {};
   Problem& p = c.problem;
   if (in_place(c, a)) {
@@ -171,7 +171,8 @@ std::optional<Call> call_of(const AttentionBackward& a, const ExecContext& ctx) 
   Problem& p = c.problem;
   p.backward = true;
   p.deterministic = ctx.deterministic;
-  if (!describe(c, a) || p.queries % kBackwardTile != 0 || p.keys % kBackwardTile != 0 || too_large(p, a, ctx))
+  if (a.soft_cap != 0 || !describe(c, a) || p.queries % kBackwardTile != 0 || p.keys % kBackwardTile != 0 ||
+      too_large(p, a, ctx))
     return {};
   if (!take(p.out, a.out, c.queries) || !take(p.dout, a.dout, c.queries)) return {};
   if (!a.dq.defined() || !a.dk.defined() || !a.dv.defined()) return {};
@@ -203,6 +204,11 @@ void run(const Problem& p, const Operands& operands, const ExecContext& ctx) {
   cuda::log_library_call(static_cast<cudaStream_t>(ctx.stream.native()), "cuDNN attention");
   plan->run(operands, bytes > 0 ? workspace.raw() : nullptr, plans.handle());
 }
+
+// Checks only what needs no cuDNN plan. Whether cuDNN supports a call is known once a plan is made, but the first plan
+// opens libraries, which takes 0.3 s.
+bool may_support_forward(const Attention& a, const ExecContext&) { return call_of(a).has_value(); }
+bool may_support_backward(const AttentionBackward& a, const ExecContext& ctx) { return call_of(a, ctx).has_value(); }
 
 bool supports_forward(const Attention& a, const ExecContext& ctx) { return plan_of(call_of(a), ctx) != nullptr; }
 
@@ -243,8 +249,8 @@ void run_backward(const AttentionBackward& a, const ExecContext& ctx) {
 }
 
 const bool added[] = {
-    attention_kernel.add(Backend::cuda, {"cudnn", run_forward, supports_forward, 20}),
-    attention_backward_kernel.add(Backend::cuda, {"cudnn", run_backward, supports_backward, 20}),
+    attention_kernel.add(Backend::cuda, {"cudnn", run_forward, supports_forward, 20, may_support_forward}),
+    attention_backward_kernel.add(Backend::cuda, {"cudnn", run_backward, supports_backward, 20, may_support_backward}),
     add_choice_library("cudnn", library_text),
 };
 

@@ -45,6 +45,11 @@ struct PipelineState {
   }
 };
 
+// Prefetches a descriptor into the TMA's descriptor cache, so that the first load does not wait for it.
+__device__ inline void prefetch_descriptor(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // Loads the box at these coordinates, innermost first; its bytes arrive at the mbarrier. Elements outside the tensor
 // become 0. Called by a converged warp, with the same arguments in all lanes, one of which is elected: the compiler
 // then needs no loop over lanes to issue the TMA instruction.

@@ -113,6 +113,28 @@ __device__ inline void wgmma_rs(RegTile<float, 64, 128>& c, const std::uint32_t 
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16), RING_SUMS16(c, 32), RING_SUMS16(c, 48)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(keep), "n"(b_major == Major::mn ? 1 : 0));
 }
+template <Major b_major>
+__device__ inline void wgmma_rs(RegTile<float, 64, 256>& c, const std::uint32_t (&a)[4],
+                                MatrixDescriptor<Bf16, b_major> b, int keep) {
+  asm volatile(
+      "{\n"
+      ".reg .pred keep;\n"
+      "setp.ne.b32 keep, %133, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+      "{%128, %129, %130, %131}, %132, keep, 1, 1, %134;\n"
+      "}\n"
+      : RING_SUMS16(c, 0), RING_SUMS16(c, 16), RING_SUMS16(c, 32), RING_SUMS16(c, 48), RING_SUMS16(c, 64),
+        RING_SUMS16(c, 80), RING_SUMS16(c, 96), RING_SUMS16(c, 112)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(keep), "n"(b_major == Major::mn ? 1 : 0));
+}
 
 #undef RING_SUMS16
 #undef RING_SUMS4
