@@ -109,6 +109,7 @@ Var layer_norm(Run&, const Var& x, const Var& w, const Var& b, float eps);  // b
 
 Var activate(Run&, const Var& x, Activation kind, float cap = 1);  // cap: for Activation::soft_cap
 Var swiglu(Run&, const Var& gate_up, Gate = Gate::silu);           // [N,2F] -> [N,F]
+Var sigmoid_gate(Run&, const Var& x, const Var& gate);             // x * sigmoid(gate), both of one shape
 
 // Returns gelu_tanh(x w1^T + b1) w2^T + b2 + residual [N,M], with the activation fused into the GEMMs: x [N,K], w1
 // [F,K], b1 [F] or none, w2 [M,F], b2 [M] or none, residual [N,M] or none.

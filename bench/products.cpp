@@ -130,10 +130,12 @@ ProducerTiming time_producer(const std::string& name, const Kernel<Op>& slot, co
 std::vector<LinearShape> block_linears(const ModelConfig& m) {
   const std::int64_t queries = m.heads * m.head_dim, keys = m.kv_heads * m.head_dim;
   const bool gated = is_gated(m.mlp);
-  return {{"qkv", queries + 2 * keys, m.width},
-          {"attention out", m.width, queries},
-          {gated ? "gate and up" : "up", (gated ? 2 : 1) * m.mlp_width, m.width},
-          {"down", m.width, m.mlp_width}};
+  std::vector<LinearShape> all = {{"qkv", queries + 2 * keys, m.width},
+                                  {"attention out", m.width, queries},
+                                  {gated ? "gate and up" : "up", (gated ? 2 : 1) * m.mlp_width, m.width},
+                                  {"down", m.width, m.mlp_width}};
+  if (m.attention_output_gate) all.insert(all.begin() + 1, {"attention gate", queries, m.width});
+  return all;
 }
 
 LinearTiming time_linear(const LinearShape& shape, std::int64_t tokens, double seconds, int rounds,

@@ -48,4 +48,19 @@ struct SwiGluBackward {
 inline Cost cost(const SwiGluBackward& a) { return cost_of(a.gate_up, {a.gate_up, a.dy, a.dgate_up}); }
 inline constinit Kernel<SwiGluBackward> swiglu_backward_kernel{"swiglu_backward"};
 
+// y = x * sigmoid(gate). All tensors are contiguous and of one shape. y may be x or gate.
+struct SigmoidGate {
+  Tensor x, gate, y;
+};
+inline Cost cost(const SigmoidGate& a) { return cost_of(a.x, {a.x, a.gate, a.y}); }
+inline constinit Kernel<SigmoidGate> sigmoid_gate_kernel{"sigmoid_gate"};
+
+// Gradient of the gate: dgate = dy * x * sigmoid'(gate), which may overwrite any input. The gradient of x is
+// SigmoidGate itself, applied to dy.
+struct SigmoidGateBackward {
+  Tensor x, gate, dy, dgate;
+};
+inline Cost cost(const SigmoidGateBackward& a) { return cost_of(a.x, {a.x, a.gate, a.dy, a.dgate}); }
+inline constinit Kernel<SigmoidGateBackward> sigmoid_gate_backward_kernel{"sigmoid_gate_backward"};
+
 }  // namespace ring

@@ -64,6 +64,11 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, std:
   }
   const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
   if (c.learned_sinks) sinks_ = &at.params.add({{at("sinks"), 0, c.heads, normal}}, 0, {.cut = Cut::outputs});
+  if (c.attention_output_gate) {
+    const std::int64_t q = heads_ * head_dim_;
+    gate_.emplace(at, std::vector<Linear::Output>{{"wg", q, weight_std(c, c.width, q, false, false)}}, c.width,
+                  c.biases != Biases::none, Cut::outputs);
+  }
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.heads * head_dim_, c);
   const VariantSetup setup{at, c, layer, attention_of(c, layer), pattern};
   for (const AttentionVariantKind* kind : attention_variants())
@@ -98,6 +103,7 @@ ParamList AttentionLayer::parameters() const {
   ParamList all = qkv_.parameters();
   if (q_norm_) all += {q_norm_, k_norm_};
   if (sinks_) all += {sinks_};
+  if (gate_) all += gate_->parameters();
   if (sub_norm_) all += sub_norm_->parameters();
   for (const Variant& v : variants_) all += v.part->parameters();
   return all += out_.parameters();
@@ -133,7 +139,8 @@ SelfAttention AttentionLayer::options(bool training, Qkv& final) const {
   return s;
 }
 
-Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
+Var AttentionLayer::project(Run& run, const Var& x, Var y, const Var& residual) const {
+  if (gate_) y = sigmoid_gate(run, y, (*gate_)(run, x));
   if (sub_norm_) y = sub_norm_->normalize_across_tp(run, y);
   return out_(run, y, residual);
 }
@@ -148,7 +155,7 @@ Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, co
   Qkv final;
   const Var y = attend({run, x, seqs, pass, options(run.training, final)}, qkv_(run, x));
   final = {};
-  return project(run, y, residual);
+  return project(run, x, y, residual);
 }
 
 Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual, ForwardPass& pass,
@@ -157,11 +164,11 @@ Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, co
   for (std::int32_t n : lengths)
     RING_CHECK((n > 0) == (lengths[0] > 0), "a cache where some sequences are empty and others are not");
   const NewTokens tokens{run, x, seqs, lengths};
-  if (lengths[0] > 0) return project(run, {decode(qkv.value, tokens, cache), nullptr}, residual);
+  if (lengths[0] > 0) return project(run, x, {decode(qkv.value, tokens, cache), nullptr}, residual);
   Qkv final;
   const Var y = attend({run, x, seqs, pass, options(run.training, final)}, qkv);
   cache.append(tokens, final.q, final.k, final.v);
-  return project(run, y, residual);
+  return project(run, x, y, residual);
 }
 
 Tensor AttentionLayer::decode(const Tensor& qkv, const NewTokens& tokens, const LayerCache& cache) const {

@@ -71,7 +71,8 @@ class AttentionLayer final : public MixerLayer {
   // before the output projection.
   Var attend(AttentionLayerCall&&, const Var& qkv, std::size_t first = 0) const;
   Tensor decode(const Tensor& qkv, const NewTokens&, const LayerCache&) const;
-  Var project(Run&, Var y, const Var& residual) const;
+  // Returns the output projection of attention's output y. x: the layer's input, which gates y.
+  Var project(Run&, const Var& x, Var y, const Var& residual) const;
 
   std::int64_t layer_;
   std::int64_t heads_, kv_heads_, head_dim_;  // heads of this slice
@@ -80,7 +81,8 @@ class AttentionLayer final : public MixerLayer {
   Linear qkv_;
   Param* q_norm_ = nullptr;
   Param* k_norm_ = nullptr;
-  Param* sinks_ = nullptr;  // [heads_], only with model.learned_sinks
+  Param* sinks_ = nullptr;      // [heads_], only with model.learned_sinks
+  std::optional<Linear> gate_;  // only with model.attention_output_gate
   std::optional<Norm> sub_norm_;
   std::vector<Variant> variants_;
   Linear out_;

@@ -99,7 +99,8 @@ void norm_fields(ModelConfig& c, Fields& f) {
                         {"post", NormPlace::post},
                         {"sub", NormPlace::sub},
                         {"sandwich", NormPlace::sandwich},
-                        {"reordered", NormPlace::reordered}}),
+                        {"reordered", NormPlace::reordered},
+                        {"reordered_attention", NormPlace::reordered_attention}}),
     docs_page("training.md#settings-of-published-families"));
   f("norm_eps", c.norm_eps, "epsilon added to the variance", in_range(1e-30, 1));
   f("norm_zero_centered", c.norm_zero_centered, "RMSNorm multiplies by 1 + weight, and weights start at 0 (Gemma)");
@@ -147,6 +148,9 @@ void ModelConfig::fields(Fields& f) {
   f("learned_sinks", learned_sinks,
     "add one learned logit per head to attention's softmax, and drop its probability (gpt-oss)",
     docs_page("training.md#settings-of-published-families"));
+  f("attention_output_gate", attention_output_gate,
+    "multiply attention's output by the sigmoid of a projection of the layer's input (Qwen3.5)",
+    docs_page("training.md#settings-of-published-families"));
   f("attention_scale", attention_scale, "scores of attention are q.k x this; 0 = 1 / sqrt(head_dim)", in_range(0, 1e6));
   f("attention_soft_cap", attention_soft_cap,
     "scores become cap x tanh(score / cap) (Gemma 2); 0 = no cap; dense attention and windows only", in_range(0, 1e6));
@@ -171,7 +175,8 @@ constexpr double kMaxParameters = 0x1p50;
 // Counts parameters without biases and norms. A double, because the product of the largest settings exceeds 64 bits.
 double count_of_parameters(const ModelConfig& c) {
   const auto width = static_cast<double>(c.width), dim = static_cast<double>(c.head_dim);
-  const double attention = static_cast<double>(2 * c.heads + 2 * c.kv_heads) * dim * width;
+  const std::int64_t query_matrices = c.attention_output_gate ? 3 : 2;
+  const double attention = static_cast<double>(query_matrices * c.heads + 2 * c.kv_heads) * dim * width;
   const GatedDeltaNetConfig& g = c.gated_delta_net;
   const double states = has_gated_delta_net(c) ? static_cast<double>(2 * g.key_heads + 3 * g.value_heads) *
                                                      static_cast<double>(std::max(g.key_width, g.value_width)) *
@@ -261,6 +266,7 @@ void check_unused_attention(const ModelConfig& c, std::vector<SettingProblem>& e
   if (!attention_layers_of(c).empty()) return;
   for (const auto& [key, given] : {std::pair{"qk_norm", c.qk_norm},
                                    {"learned_sinks", c.learned_sinks},
+                                   {"attention_output_gate", c.attention_output_gate},
                                    {"attention_scale", c.attention_scale > 0},
                                    {"attention_soft_cap", c.attention_soft_cap > 0},
                                    {"attention_dropout", c.attention_dropout > 0}})
@@ -296,6 +302,8 @@ void ModelConfig::validate(std::vector<SettingProblem>& errors) const {
     errors.push_back("norm_zero_centered: requires model.norm: rms. Set that, or leave norm_zero_centered out");
   if (qk_norm_over != QkNormOver::head && !qk_norm)
     errors.push_back(unused_setting("qk_norm_over: projection has no effect without model.qk_norm. Leave it out"));
+  if (norm_place == NormPlace::reordered_attention && !has_gated_delta_net(*this))
+    errors.push_back("norm_place: reordered_attention requires gated delta nets (model.mixers). Use reordered");
   check_soft_caps(*this, errors);
   check_unused_attention(*this, errors);
   if (const ModelConfig whole = resolved(); !has_gated_delta_net(*this))
@@ -330,6 +338,11 @@ std::int64_t rotary_channels(const RopeConfig& c, std::int64_t head_dim) {
 
 Mixer mixer_of(const ModelConfig& c, std::int64_t layer) {
   return c.mixers.empty() ? Mixer::attention : c.mixers[static_cast<std::size_t>(layer) % c.mixers.size()];
+}
+
+NormPlace norm_place_of(const ModelConfig& c, std::int64_t layer) {
+  if (c.norm_place != NormPlace::reordered_attention) return c.norm_place;
+  return mixer_of(c, layer) == Mixer::attention ? NormPlace::reordered : NormPlace::pre;
 }
 
 std::vector<std::int64_t> attention_layers_of(const ModelConfig& c) {

@@ -21,6 +21,7 @@ enum class NormPlace : std::uint8_t {
   sub,        // `pre`, and a second norm before each output projection (MAGNETO: Wang et al. 2022, section 2.1)
   sandwich,   // x + norm(f(norm(x))), and a final norm (Ding et al. 2021; Gemma 2)
   reordered,  // x + norm(f(x)), and a final norm (OLMo 2: Walsh et al. 2024)
+  reordered_attention,  // `reordered` in blocks with attention, `pre` in all others (Olmo Hybrid)
 };
 enum class Positions : std::uint8_t { learned, rope, none };
 enum class Mlp : std::uint8_t { gelu, gelu_tanh, swiglu, geglu_tanh, relu2 };
@@ -84,6 +85,7 @@ struct ModelConfig {
   bool qk_norm = false;
   QkNormOver qk_norm_over = QkNormOver::head;
   bool learned_sinks = false;
+  bool attention_output_gate = false;
   double attention_scale = 0;                         // scores are multiplied by it; 0 means 1 / sqrt(head_dim)
   double attention_soft_cap = 0, logit_soft_cap = 0;  // x becomes cap * tanh(x / cap); 0 means no cap
   double embedding_scale = 1;                         // token embeddings are multiplied by it
@@ -107,6 +109,8 @@ std::vector<const RopeConfig*> ropes_of(const ModelConfig&);
 std::int64_t rotary_channels(const RopeConfig&, std::int64_t head_dim);
 
 Mixer mixer_of(const ModelConfig&, std::int64_t layer);
+// Returns where the block of a layer has its norms; never reordered_attention.
+NormPlace norm_place_of(const ModelConfig&, std::int64_t layer);
 // Returns the indices of the layers with attention, ascending.
 std::vector<std::int64_t> attention_layers_of(const ModelConfig&);
 // Returns true if any layer is a gated delta net.

@@ -61,14 +61,14 @@ std::unique_ptr<MixerLayer> make_mixer(const ParamPrefix& at, const ModelConfig&
 DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
                            const Tensor& inv_freq, const MakeFfn& make_ffn)
     : runner(layer),
-      place_(c.norm_place),
+      place_(norm_place_of(c, layer)),
       dropout_(static_cast<float>(c.dropout)),
       attention_site_(site_of(str("dropout.attention.", layer))),
       mlp_site_(site_of(str("dropout.mlp.", layer))),
-      attention_norm_(norm_at(at, "attention_norm", c, c.norm_place != NormPlace::reordered)),
-      mlp_norm_(norm_at(at, "mlp_norm", c, c.norm_place != NormPlace::reordered)),
-      attention_out_norm_(norm_at(at, "attention_out_norm", c, has_out_norms(c.norm_place))),
-      mlp_out_norm_(norm_at(at, "mlp_out_norm", c, has_out_norms(c.norm_place))),
+      attention_norm_(norm_at(at, "attention_norm", c, place_ != NormPlace::reordered)),
+      mlp_norm_(norm_at(at, "mlp_norm", c, place_ != NormPlace::reordered)),
+      attention_out_norm_(norm_at(at, "attention_out_norm", c, has_out_norms(place_))),
+      mlp_out_norm_(norm_at(at, "mlp_out_norm", c, has_out_norms(place_))),
       mixer_(make_mixer(at, c, layer, pattern, inv_freq)),
       mlp_(make_ffn(at.child("mlp"), c, layer)) {}
 

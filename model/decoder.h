@@ -41,7 +41,7 @@ class DecoderBlock {
   NormPlace place_;
   float dropout_;
   std::uint32_t attention_site_, mlp_site_;
-  std::optional<Norm> attention_norm_, mlp_norm_;          // none with norm_place: reordered
+  std::optional<Norm> attention_norm_, mlp_norm_;          // none with NormPlace::reordered
   std::optional<Norm> attention_out_norm_, mlp_out_norm_;  // only with sandwich and reordered
   std::unique_ptr<MixerLayer> mixer_;
   std::unique_ptr<FfnLayer> mlp_;

@@ -44,7 +44,8 @@ double attention_pairs(const ModelConfig& c, std::int64_t context) {
 }
 
 std::vector<double> block_flops_per_token(const ModelConfig& c, std::int64_t context) {
-  const double qkv = static_cast<double>((c.heads + 2 * c.kv_heads) * c.head_dim * c.width);
+  const std::int64_t gates = c.attention_output_gate ? c.heads : 0;
+  const double qkv = static_cast<double>((c.heads + 2 * c.kv_heads + gates) * c.head_dim * c.width);
   const double out = static_cast<double>(c.heads * c.head_dim * c.width);
   const double mlp = static_cast<double>((is_gated(c.mlp) ? 3 : 2) * c.width * c.mlp_width);
   const double queries = static_cast<double>(context ? context : c.context);

@@ -47,7 +47,7 @@ GatedDeltaNet::GatedDeltaNet(const ParamPrefix& at, const ModelConfig& c)
             c.gated_delta_net.value_width, 1 / std::sqrt(static_cast<float>(c.gated_delta_net.key_width))},
       conv_kernel_(c.gated_delta_net.conv_kernel),
       max_beta_(c.gated_delta_net.negative_eigenvalues ? 2 : 1),
-      eps_(static_cast<float>(c.norm_eps)),
+      eps_(static_cast<float>(c.gated_delta_net.norm_eps > 0 ? c.gated_delta_net.norm_eps : c.norm_eps)),
       qkv_(at, delta_outputs(c), c.width, false, Cut::outputs),
       conv_(&conv_weights(at, c.gated_delta_net)),
       ab_(at, plain_outputs(c, {"wa", "wb"}, rule_.value_heads), c.width, false, Cut::outputs),

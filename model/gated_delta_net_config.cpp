@@ -15,6 +15,7 @@ void GatedDeltaNetConfig::fields(Fields& f) {
   f("conv_kernel", conv_kernel, "tokens that the convolution of queries, keys and values covers", in_range(2, 64));
   f("negative_eigenvalues", negative_eigenvalues,
     "beta is in [0, 2] instead of [0, 1]: a token can then flip the sign of what its key has stored");
+  f("norm_eps", norm_eps, "epsilon of the output's norm; 0 = model.norm_eps; 1e-5 in Olmo Hybrid", in_range(0, 1));
 }
 
 namespace {

@@ -20,6 +20,7 @@ struct GatedDeltaNetConfig {
   std::int64_t value_width = 0;  // channels per head; 0 means key_width
   std::int64_t conv_kernel = 4;
   bool negative_eigenvalues = false;
+  double norm_eps = 0;  // 0 means model.norm_eps
   bool operator==(const GatedDeltaNetConfig&) const = default;
   void fields(Fields&);
 

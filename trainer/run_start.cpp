@@ -58,10 +58,10 @@ void check_meaning_of_weights(const Origin& origin, Config now) {
   std::vector<std::string> changes = diff_configs(trained, now);
   std::erase_if(changes, [](const std::string& change) {
     return !changes_heads(change) &&
-           !changes_one_of(
-               change, {"model.norm:", "model.norm_eps:", "model.norm_place:", "model.norm_zero_centered:",
-                        "model.mlp:", "model.positions:", "model.rope.", "model.rope_layers", "model.attention_scale:",
-                        "model.attention_soft_cap:", "model.embedding_scale:", "model.logit_soft_cap:"});
+           !changes_one_of(change, {"model.norm:", "model.norm_eps:", "model.norm_place:", "model.norm_zero_centered:",
+                                    "model.gated_delta_net.norm_eps:", "model.mlp:", "model.positions:", "model.rope.",
+                                    "model.rope_layers", "model.attention_scale:", "model.attention_soft_cap:",
+                                    "model.embedding_scale:", "model.logit_soft_cap:"});
   });
   if (changes.empty()) return;
   const std::string there = str("the weights in ", origin.checkpoint, " were trained with other settings:");

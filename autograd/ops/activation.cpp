@@ -29,6 +29,17 @@ DeferredGradient gated_gradient(const Tensor& gate_up, const Tensor& dy, Gate ga
 
 Saved keep(const Run& run, const Var& in) { return run.save(in); }
 
+template <class T>
+struct SigmoidGateInputs {
+  T x, gate;
+};
+
+Tensor times_sigmoid(const ExecContext& ctx, const Tensor& x, const Tensor& gate) {
+  const Tensor y = ctx.empty(x.shape(), x.dtype());
+  sigmoid_gate_kernel({x, gate, y}, ctx);
+  return y;
+}
+
 }  // namespace
 
 DeferredGradient swiglu_gradient(const Tensor& gate_up, const Tensor& dy, const Fp8Matrix& fp8_gate_up) {
@@ -55,6 +66,31 @@ Var activate(Run& run, const Var& x, Activation kind, float cap) {
     back.accumulate(input, {in.shape(), in.dtype(), compute});
   };
   return run.op("activate", x, forward, rule, keep);
+}
+
+Var sigmoid_gate(Run& run, const Var& x, const Var& gate) {
+  RING_CHECK(x.value.shape() == gate.value.shape(), "sigmoid_gate: x is ", describe(x.value), ", gate is ",
+             describe(gate.value), ", expected the same shape");
+  const auto forward = [](const ExecContext& ctx, const SigmoidGateInputs<Tensor>& in) {
+    return times_sigmoid(ctx, in.x, in.gate);
+  };
+  const auto rule = [](const Backward& back, const SigmoidGateInputs<SlotPtr>& slots,
+                       const SigmoidGateInputs<Saved>& saved) {
+    const auto [in, by] = get_all(saved, back.ctx);
+    const Tensor dy = back.grad();
+    const auto dgate = [x = in, gate = by, dy](const ExecContext& ctx, const Tensor& to) {
+      sigmoid_gate_backward_kernel({x, gate, dy, to}, ctx);
+    };
+    const auto dx = [gate = by, dy](const ExecContext& ctx, const Tensor& to) {
+      sigmoid_gate_kernel({dy, gate, to}, ctx);
+    };
+    if (slots.gate) back.accumulate(slots.gate, {by.shape(), by.dtype(), dgate});
+    if (slots.x) back.accumulate(slots.x, {in.shape(), in.dtype(), dx});
+  };
+  const auto keep_both = [](const Run& r, const SigmoidGateInputs<Var>& in) {
+    return SigmoidGateInputs<Saved>{r.save(in.x), r.save(in.gate)};
+  };
+  return run.op("sigmoid_gate", SigmoidGateInputs<Var>{x, gate}, forward, rule, keep_both);
 }
 
 Var swiglu(Run& run, const Var& gate_up, Gate gate) {

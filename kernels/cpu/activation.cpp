@@ -141,11 +141,39 @@ void run_swiglu_backward(const SwiGluBackward& args, const ExecContext& ctx) {
   });
 }
 
+void run_sigmoid_gate(const SigmoidGate& args, const ExecContext& ctx) {
+  check_shape("sigmoid_gate", "gate", args.gate, args.x.shape());
+  check_shape("sigmoid_gate", "y", args.y, args.x.shape());
+  const float *x = args.x.data<float>(), *gate = args.gate.data<float>();
+  float* y = args.y.data<float>();
+  ctx.stream.pool().parallel_for(args.y.numel(), kPartWork / kWork, [=](std::int64_t begin, std::int64_t end, int) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) y[i] = x[i] * sigmoid_fast(gate[i]);
+  });
+}
+
+void run_sigmoid_gate_backward(const SigmoidGateBackward& args, const ExecContext& ctx) {
+  check_shape("sigmoid_gate_backward", "gate", args.gate, args.x.shape());
+  check_shape("sigmoid_gate_backward", "dy", args.dy, args.x.shape());
+  check_shape("sigmoid_gate_backward", "dgate", args.dgate, args.x.shape());
+  const float *x = args.x.data<float>(), *gate = args.gate.data<float>(), *dy = args.dy.data<float>();
+  float* dgate = args.dgate.data<float>();
+  ctx.stream.pool().parallel_for(args.dgate.numel(), kPartWork / kWork, [=](std::int64_t begin, std::int64_t end, int) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float s = sigmoid_fast(gate[i]);
+      dgate[i] = dy[i] * x[i] * s * (1.0f - s);
+    }
+  });
+}
+
 const bool added[] = {
     activate_kernel.add(Backend::cpu, {"simd", run_activate}),
     activate_backward_kernel.add(Backend::cpu, {"simd", run_activate_backward}),
     swiglu_kernel.add(Backend::cpu, {"simd", run_swiglu}),
     swiglu_backward_kernel.add(Backend::cpu, {"simd", run_swiglu_backward}),
+    sigmoid_gate_kernel.add(Backend::cpu, {"simd", run_sigmoid_gate}),
+    sigmoid_gate_backward_kernel.add(Backend::cpu, {"simd", run_sigmoid_gate_backward}),
 };
 
 }  // namespace

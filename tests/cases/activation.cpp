@@ -96,7 +96,32 @@ std::vector<OpCase> swiglus() {
           make_swiglu(200, 40, 1, false, Gate::gelu_tanh)};
 }
 
-const AddCases added_activations(activations), added_swiglus(swiglus);
+OpCase make_sigmoid_gate(std::int64_t n, std::int64_t width, double scale, bool bench = false) {
+  OpCase c;
+  c.op = "sigmoid_gate";
+  c.name = str("N", n, "_C", width, "_scale", scale);
+  c.inputs = {{.name = "x", .shape = {n, width}}, {.name = "gate", .shape = {n, width}, .scale = scale}};
+  c.oracle = [](const std::vector<Values>& in) {
+    Values y = in[0];
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] /= 1 + std::exp(-in[1][i]);
+    return std::vector<Values>{y};
+  };
+  c.run = [](Run& run, const std::vector<Var>& in) { return std::vector<Var>{sigmoid_gate(run, in[0], in[1])}; };
+  const auto count = static_cast<double>(n * width);
+  c.flops = 20 * count;
+  c.backward_flops = 45 * count;
+  c.bytes = 12 * count;
+  c.backward_bytes = 28 * count;
+  c.bench = bench;
+  return c;
+}
+
+std::vector<OpCase> sigmoid_gates() {
+  return {make_sigmoid_gate(1, 1, 1), make_sigmoid_gate(9, 37, 4), make_sigmoid_gate(200, 40, 1),
+          make_sigmoid_gate(5, 67, 90), make_sigmoid_gate(4096, 2048, 2, true)};
+}
+
+const AddCases added_activations(activations), added_swiglus(swiglus), added_sigmoid_gates(sigmoid_gates);
 
 }  // namespace
 }  // namespace ring::test

@@ -32,6 +32,13 @@ void activate_backward(BorderOperands& o, DType t) {
   const Tensor dy = flat(o, "dy", t);
   o.run(activate_backward_kernel, {flat(o, "x", t), dy, dy});
 }
+void sigmoid_gate(BorderOperands& o, DType t) {
+  o.run(sigmoid_gate_kernel, {flat(o, "x", t), flat(o, "gate", t), flat(o, "y", t)});
+}
+void sigmoid_gate_backward(BorderOperands& o, DType t) {
+  const Tensor dgate = flat(o, "dgate", t);
+  o.run(sigmoid_gate_backward_kernel, {flat(o, "x", t), flat(o, "gate", t), dgate, dgate});
+}
 void axpby(BorderOperands& o, DType t) {
   const Tensor out = flat(o, "out", t);
   o.run(axpby_kernel, {.x = flat(o, "x", t), .y = out, .out = out, .alpha = 0.5f, .beta = 2});
@@ -122,6 +129,8 @@ void batched_matmul(BorderOperands& o, DType) {
 std::vector<BorderOp> ops() {
   return {{"activate", "", activate},
           {"activate_backward", "", activate_backward},
+          {"sigmoid_gate", "", sigmoid_gate},
+          {"sigmoid_gate_backward", "", sigmoid_gate_backward},
           {"axpby", "", axpby},
           {"cast", "", cast},
           {"dropout", "", dropout},
