@@ -26,6 +26,8 @@ std::string name_of(Family family) {
     case Family::olmo3: return "olmo2";
     case Family::gemma2: return "gemma2";
     case Family::gemma3: return "gemma3";
+    case Family::qwen3_5:
+    case Family::olmo_hybrid: break;
   }
   fail(architecture(family), " cannot be exported as GGUF yet. ", kOtherFormat);
 }

@@ -112,7 +112,7 @@ Exported export_found(const FoundCheckpoint& found, const std::string& output, c
   ModelConfig model = origin.config.model.resolved();
   Exported e{.checkpoint = origin.checkpoint, .folder = output, .family = family_of(model)};
   set_exported_context(model, origin, options.context, e.notes);
-  const std::vector<PublishedTensor> tensors = published_tensors(e.family, model);
+  const std::vector<PublishedTensor> tensors = exported_tensors(e.family, model);
   check_has_tensors(found, tensors);
   e.type = options.type.value_or(widest_type(found, tensors));
   NewFolder folder(output);

@@ -16,15 +16,17 @@ struct FamilyNames {
   Family family;
   const char *architecture, *type;
 };
-constexpr std::array<FamilyNames, 9> kFamilies = {{{Family::llama, "LlamaForCausalLM", "llama"},
-                                                   {Family::mistral, "MistralForCausalLM", "mistral"},
-                                                   {Family::qwen2, "Qwen2ForCausalLM", "qwen2"},
-                                                   {Family::qwen3, "Qwen3ForCausalLM", "qwen3"},
-                                                   {Family::olmo2, "Olmo2ForCausalLM", "olmo2"},
-                                                   {Family::olmo3, "Olmo3ForCausalLM", "olmo3"},
-                                                   {Family::gemma2, "Gemma2ForCausalLM", "gemma2"},
-                                                   {Family::gemma3, "Gemma3ForCausalLM", "gemma3_text"},
-                                                   {Family::gpt2, "GPT2LMHeadModel", "gpt2"}}};
+constexpr std::array<FamilyNames, 11> kFamilies = {{{Family::llama, "LlamaForCausalLM", "llama"},
+                                                    {Family::mistral, "MistralForCausalLM", "mistral"},
+                                                    {Family::qwen2, "Qwen2ForCausalLM", "qwen2"},
+                                                    {Family::qwen3, "Qwen3ForCausalLM", "qwen3"},
+                                                    {Family::olmo2, "Olmo2ForCausalLM", "olmo2"},
+                                                    {Family::olmo3, "Olmo3ForCausalLM", "olmo3"},
+                                                    {Family::gemma2, "Gemma2ForCausalLM", "gemma2"},
+                                                    {Family::gemma3, "Gemma3ForCausalLM", "gemma3_text"},
+                                                    {Family::qwen3_5, "Qwen3_5ForCausalLM", "qwen3_5_text"},
+                                                    {Family::olmo_hybrid, "OlmoHybridForCausalLM", "olmo_hybrid"},
+                                                    {Family::gpt2, "GPT2LMHeadModel", "gpt2"}}};
 
 const FamilyNames& names_of(Family f) { return *std::ranges::find(kFamilies, f, &FamilyNames::family); }
 
@@ -51,9 +53,8 @@ class Requirements {
   Family family_;
 };
 
-// Throws Error if the model has zero-centred norms, a scale or a soft cap, for families without these settings.
+// Throws Error if the model has a scale or a soft cap, for families without these settings.
 void check_plain(const Requirements& closest, const ModelConfig& c) {
-  closest.require(!c.norm_zero_centered, "norm_zero_centered", "false");
   closest.require(c.attention_scale == 0, "attention_scale", "0");
   closest.require(c.embedding_scale == 1, "embedding_scale", "1");
   closest.require(c.attention_soft_cap == 0, "attention_soft_cap", "0");
@@ -63,6 +64,7 @@ void check_plain(const Requirements& closest, const ModelConfig& c) {
 void check_gpt2(const ModelConfig& c) {
   const Requirements gpt2(c, Family::gpt2);
   check_plain(gpt2, c);
+  gpt2.require(!c.attention_output_gate, "attention_output_gate", "false");
   gpt2.require(c.norm_place == NormPlace::pre, "norm_place", "pre");
   gpt2.require(c.positions == Positions::learned, "positions", "learned");
   gpt2.require(c.mlp == Mlp::gelu || c.mlp == Mlp::gelu_tanh, "mlp", "gelu or gelu_tanh");
@@ -77,6 +79,8 @@ void check_gpt2(const ModelConfig& c) {
 }
 
 Family closest_with_rope(const ModelConfig& c) {
+  if (c.norm_place == NormPlace::reordered_attention) return Family::olmo_hybrid;
+  if (has_gated_delta_net(c) || c.attention_output_gate) return Family::qwen3_5;
   if (c.norm_place == NormPlace::reordered) {
     const bool alike = c.rope_layers.empty() && std::ranges::max(attention_windows(c)) == 0;
     return alike ? Family::olmo2 : Family::olmo3;
@@ -119,7 +123,7 @@ void check_gemma(const Requirements& gemma, Family f, const ModelConfig& c) {
 }
 
 void check_qk_norm(const Requirements& closest, Family f, const ModelConfig& c) {
-  const bool has = f == Family::qwen3 || f == Family::gemma3 || is_olmo(f);
+  const bool has = f == Family::qwen3 || f == Family::qwen3_5 || f == Family::gemma3 || is_olmo(f);
   closest.require(c.qk_norm == has, "qk_norm", has ? "true" : "false");
   closest.require((c.qk_norm_over == QkNormOver::projection) == is_olmo(f), "qk_norm_over",
                   is_olmo(f) ? "projection" : "head");
@@ -127,20 +131,41 @@ void check_qk_norm(const Requirements& closest, Family f, const ModelConfig& c) 
 
 void check_ropes(const Requirements& closest, Family f, const ModelConfig& c) {
   for (const RopeConfig* rope : ropes_of(c))
-    if (rope->partial_rotary_factor != 1)
+    if (rope->partial_rotary_factor != 1 && f != Family::qwen3_5)
       fail("model.rope.partial_rotary_factor: ", rope->partial_rotary_factor, " cannot be exported: ", architecture(f),
            ", the closest published family, rotates all channels");
+  if (f == Family::qwen3_5 && rotary_channels(c.rope, c.head_dim) == 0)
+    fail("model.rope.partial_rotary_factor: ", c.rope.partial_rotary_factor, " cannot be exported: ", architecture(f),
+         ", the closest published family, rotates at least 2 channels of each head");
   if (has_layer_ropes(f))
     published_ropes(c);
   else
     closest.require(c.rope_layers.empty(), "rope_layers", "the same model.rope in all layers");
 }
 
+// Checks the settings of attention and of gated delta nets in which hybrid families differ from others.
+void check_hybrid(Family f, const ModelConfig& c) {
+  const std::string needs = str(" cannot be exported: ", architecture(f), ", the closest published family, requires ");
+  if (std::ranges::max(attention_windows(c)) > 0) fail("model.attention: kind: window", needs, "dense attention");
+  if (!has_gated_delta_net(c)) return;
+  const GatedDeltaNetConfig& g = c.gated_delta_net;
+  if (g.negative_eigenvalues && f != Family::olmo_hybrid)
+    fail("model.gated_delta_net.negative_eigenvalues: true", needs, "false");
+  const double eps = g.norm_eps > 0 ? g.norm_eps : c.norm_eps;
+  const double needed = f == Family::olmo_hybrid ? kOlmoHybridDeltaEps : c.norm_eps;
+  if (eps != needed) fail("model.gated_delta_net.norm_eps: ", eps, needs, needed);
+}
+
 Family check_with_rope(const ModelConfig& c) {
   const Family f = closest_with_rope(c);
   const Requirements closest(c, f);
   if (!is_olmo(f) && !is_gemma(f)) closest.require(c.norm_place == NormPlace::pre, "norm_place", "pre");
-  closest.require(c.positions == Positions::rope, "positions", "rope");
+  const bool optional_rope = f == Family::olmo_hybrid && c.positions == Positions::none;
+  closest.require(c.positions == Positions::rope || optional_rope, "positions",
+                  f == Family::olmo_hybrid ? "rope or none" : "rope");
+  const bool gated = f == Family::qwen3_5;
+  closest.require(c.attention_output_gate == gated, "attention_output_gate", gated ? "true" : "false");
+  if (!is_gemma(f)) closest.require(c.norm_zero_centered == gated, "norm_zero_centered", gated ? "true" : "false");
   closest.require(c.mlp == (is_gemma(f) ? Mlp::geglu_tanh : Mlp::swiglu), "mlp", is_gemma(f) ? "geglu_tanh" : "swiglu");
   if (is_gemma(f))
     check_gemma(closest, f, c);
@@ -148,7 +173,9 @@ Family check_with_rope(const ModelConfig& c) {
     check_plain(closest, c);
   check_qk_norm(closest, f, c);
   check_ropes(closest, f, c);
-  if (f == Family::qwen3 || is_olmo(f) || is_gemma(f)) closest.require(c.biases == Biases::none, "biases", "none");
+  if (is_hybrid(f)) check_hybrid(f, c);
+  if (f == Family::qwen3 || is_hybrid(f) || is_olmo(f) || is_gemma(f))
+    closest.require(c.biases == Biases::none, "biases", "none");
   const std::vector<std::int64_t> windows = attention_windows(c);
   check_one_window(windows);
   const Family family = family_for_windows(f, windows);
@@ -158,7 +185,8 @@ Family check_with_rope(const ModelConfig& c) {
 
 }  // namespace
 
-bool is_olmo(Family f) { return f == Family::olmo2 || f == Family::olmo3; }
+bool is_olmo(Family f) { return f == Family::olmo2 || f == Family::olmo3 || f == Family::olmo_hybrid; }
+bool is_hybrid(Family f) { return f == Family::qwen3_5 || f == Family::olmo_hybrid; }
 bool is_gemma(Family f) { return f == Family::gemma2 || f == Family::gemma3; }
 bool has_layer_types(Family f) { return f == Family::qwen2 || f == Family::qwen3 || f == Family::olmo3 || is_gemma(f); }
 bool has_layer_ropes(Family f) { return f == Family::olmo3 || f == Family::gemma3; }
@@ -199,13 +227,11 @@ std::string all_architectures() {
 }
 
 Family family_of(const ModelConfig& c) {
-  if (has_gated_delta_net(c))
-    fail("model.mixers: gated_delta_net cannot be exported: none of the supported families has it (",
-         all_architectures(), ")");
   if (c.learned_sinks)
     fail("model.learned_sinks: true cannot be exported: none of the supported families has learned sinks (",
          all_architectures(), ")");
   if (c.norm == NormKind::rms) return check_with_rope(c);
+  if (has_gated_delta_net(c)) Requirements(c, closest_with_rope(c)).require(false, "norm", "rms");
   check_gpt2(c);
   return Family::gpt2;
 }
@@ -213,6 +239,10 @@ Family family_of(const ModelConfig& c) {
 std::vector<std::int64_t> attention_windows(const ModelConfig& c) {
   std::vector<std::int64_t> windows;
   for (const AttentionConfig* a : attentions_of(c)) {
+    if (mixer_of(c, std::ssize(windows)) != Mixer::attention) {
+      windows.push_back(0);
+      continue;
+    }
     const std::string key = a == &c.attention ? "model.attention" : "model.attention_layers";
     if (a->kind != "dense" && a->kind != "window")
       fail(key, ": kind: ", a->kind, " cannot be exported: published models have dense attention or windows (",

@@ -5,7 +5,9 @@
 #include <future>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <span>
 
 #include "checkpoint/files.h"
 #include "checkpoint/new_folder.h"
@@ -46,15 +48,15 @@ std::string some_of(std::vector<std::string> names) {
 // Location of one of our tensors in the published weights.
 struct Source {
   PublishedTensor tensor;
-  std::string name;       // name in the file, with or without the prefix
-  std::size_t first = 0;  // offset of our tensor in `tensor`, in elements of our layout
+  std::vector<std::string> names;  // tensors of the files, which make up `tensor` if they are concatenated along rows
+  std::size_t first = 0;           // offset of our tensor in `tensor`, in elements of our layout
 };
 
 // The published tensors of a model: finds them in the model's files and checks them.
 class Weights {
  public:
   Weights(const fs::path& folder, const PublishedModel& published)
-      : files_(folder), folder_(folder), tied_(published.model.tied_embeddings) {
+      : files_(folder), folder_(folder), family_(published.family), tied_(published.model.tied_embeddings) {
     for (const PublishedTensor& t : published_tensors(published.family, published.model.resolved())) take(t);
     if (!wrong_.empty()) fail(folder.string(), ": the tensors do not fit config.json: ", some_of(wrong_));
     refuse_others();
@@ -63,16 +65,18 @@ class Weights {
   std::map<std::string, std::pair<OurTensor, Source>> all;  // sources by name of our tensor
   std::size_t tensors = 0;
   std::int64_t parameters = 0;
+  std::vector<std::string> skipped;  // tensors that the language model does not need
 
   DType stored_type(const Source& s) const {
-    return files_.tensor(s.name).type == safetensors_name(FloatType::bf16) ? DType::bf16 : DType::f32;
+    return files_.tensor(s.names[0]).type == safetensors_name(FloatType::bf16) ? DType::bf16 : DType::f32;
   }
 
   // Returns [outputs, inputs], row-major: a mapping of the file if the values are stored in this form, else a converted
   // copy.
   Tensor read(const OurTensor& ours, const Source& s) const {
     const DType type = stored_type(s);
-    const bool same = files_.tensor(s.name).type == safetensors_name(kept_type(type)) && !s.tensor.transposed;
+    const bool as_stored = s.names.size() == 1 && !s.tensor.is_reordered();
+    const bool same = as_stored && files_.tensor(s.names[0]).type == safetensors_name(kept_type(type));
     const Tensor t = same ? mapped(ours, s, type) : converted(ours, s, type);
     check_finite(t, s);
     return t;
@@ -80,7 +84,7 @@ class Weights {
 
   // Starts to read a tensor from disk while another tensor is processed.
   void prefetch_pages(const std::string& ours) const {
-    MappedFile::prefetch_pages(files_.bytes(all.at(ours).second.name));
+    for (const std::string& name : all.at(ours).second.names) MappedFile::prefetch_pages(files_.bytes(name));
   }
 
  private:
@@ -88,7 +92,7 @@ class Weights {
 
   Tensor mapped(const OurTensor& ours, const Source& s, DType type) const {
     const std::size_t bytes = static_cast<std::size_t>(ours.shape.numel()) * size_of(type);
-    const std::span<const std::byte> part = files_.bytes(s.name).subspan(s.first * size_of(type), bytes);
+    const std::span<const std::byte> part = files_.bytes(s.names[0]).subspan(s.first * size_of(type), bytes);
     const std::shared_ptr<void> owner(nullptr, [part](void*) { MappedFile::drop_pages(part); });
     auto* at = const_cast<std::byte*>(part.data());  // never written: the pages are mapped read-only
     return Tensor::wrap(std::make_shared<Storage>(at, bytes, Device{}, owner), ours.shape, type);
@@ -102,7 +106,12 @@ class Weights {
   }
 
   std::vector<float> values(const OurTensor& ours, const Source& s) const {
-    std::vector<float> values = from_published_layout(s.tensor, files_.values(s.name));
+    std::vector<float> values;
+    for (const std::string& name : s.names) {
+      const std::vector<float> part = files_.values(name);
+      values.insert(values.end(), part.begin(), part.end());
+    }
+    values = from_published_layout(s.tensor, std::move(values));
     if (s.tensor.parts.size() > 1) {
       const auto begin = values.begin() + static_cast<std::ptrdiff_t>(s.first);
       values = std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(ours.shape.numel()));
@@ -112,28 +121,42 @@ class Weights {
 
   void check_finite(const Tensor& t, const Source& s) const {
     if (!all_finite(kept_type(t.dtype()), t.raw(), static_cast<std::size_t>(t.numel())))
-      fail(files_.file_of(s.name).string(), ": tensor '", s.name,
+      fail(files_.file_of(s.names[0]).string(), ": tensor '", joined(s.names, "', '"),
            "' contains values that are not finite. The file is damaged, or the model already was when it was saved");
   }
 
-  // Handles files of GPT2Model, which lack the prefix that GPT2LMHeadModel adds to tensor names.
-  std::string name_in_files(const std::string& name) const {
-    constexpr std::string_view kPrefix = "transformer.";
-    if (files_.has(name) || !name.starts_with(kPrefix)) return name;
-    const std::string bare = name.substr(kPrefix.size());
-    return files_.has(bare) ? bare : name;
+  // Returns the names that the files have for the tensor: those of the first form whose tensors all exist.
+  std::vector<std::string> names_in_files(const std::string& name) const {
+    if (files_.has(name)) return {name};
+    for (const std::vector<std::string>& form : other_forms(family_, name))
+      if (std::ranges::all_of(form, [&](const std::string& part) { return files_.has(part); })) return form;
+    return {};
+  }
+
+  // Returns the tensor that the named ones make up; nullopt if they have different types or shapes of rows.
+  std::optional<SafeTensor> concatenated(const std::vector<std::string>& names) const {
+    SafeTensor all = files_.tensor(names[0]);
+    for (const std::string& name : std::span(names).subspan(1)) {
+      const SafeTensor& next = files_.tensor(name);
+      const bool fits = next.type == all.type && !next.shape.empty() && next.shape.size() == all.shape.size() &&
+                        std::equal(next.shape.begin() + 1, next.shape.end(), all.shape.begin() + 1);
+      if (!fits) return std::nullopt;
+      all.shape[0] += next.shape[0];
+    }
+    return all;
   }
 
   void take(const PublishedTensor& t) {
-    const std::string name = name_in_files(t.name);
-    used_.insert(name);
-    if (!files_.has(name)) return wrong_.push_back(name + " is missing");
-    const SafeTensor& found = files_.tensor(name);
-    if (const SafeTensor wanted{found.type, t.shape(), 0, 0}; found.shape != wanted.shape)
-      return wrong_.push_back(str(name, " is ", text_of(found), ", expected ", text_of(wanted)));
+    const std::vector<std::string> names = names_in_files(t.name);
+    if (names.empty()) return wrong_.push_back(t.name + " is missing");
+    used_.insert(names.begin(), names.end());
+    const std::optional<SafeTensor> found = concatenated(names);
+    if (!found) return wrong_.push_back(joined(names, " and ") + " have different types or shapes of rows");
+    if (const SafeTensor wanted{found->type, t.shape(), 0, 0}; found->shape != wanted.shape)
+      return wrong_.push_back(str(joined(names, " + "), " is ", text_of(*found), ", expected ", text_of(wanted)));
     std::size_t first = 0;
     for (const OurTensor& part : t.parts) {
-      all[part.name] = {part, {t, name, first}};
+      all[part.name] = {part, {t, names, first}};
       first += static_cast<std::size_t>(part.shape.numel());
     }
     ++tensors;
@@ -145,10 +168,18 @@ class Weights {
     return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq");
   }
 
-  void refuse_others() const {
+  // Returns true for tensors of published Qwen3.5 models that its language model does not use: the encoder of images,
+  // and the layers that predict several tokens at once.
+  bool is_part_besides_language(const std::string& name) const {
+    return family_ == Family::qwen3_5 && (name.starts_with("model.visual.") || name.starts_with("mtp."));
+  }
+
+  void refuse_others() {
     std::vector<std::string> others;
-    for (const std::string& name : files_.names())
-      if (!used_.contains(name) && !is_known_buffer(name) && !is_tied_head(name)) others.push_back(name);
+    for (const std::string& name : files_.names()) {
+      if (used_.contains(name) || is_known_buffer(name) || is_tied_head(name)) continue;
+      (is_part_besides_language(name) ? skipped : others).push_back(name);
+    }
     if (!others.empty())
       fail(folder_.string(), ": the model in config.json does not use these tensors: ", some_of(others));
   }
@@ -157,14 +188,15 @@ class Weights {
   bool is_tied_head(const std::string& name) const {
     if (!tied_ || name != "lm_head.weight") return false;
     const Source& embedding = all.at("embedding.tokens.weight").second;
-    if (!std::ranges::equal(files_.bytes(name), files_.bytes(embedding.name)))
+    if (!std::ranges::equal(files_.bytes(name), files_.bytes(embedding.names[0])))
       fail(folder_.string(), ": tie_word_embeddings of config.json is true, but ", name, " differs from ",
-           embedding.name, ". Set it to false if the head is a separate matrix");
+           embedding.names[0], ". Set it to false if the head is a separate matrix");
     return true;
   }
 
   Safetensors files_;
   fs::path folder_;
+  Family family_;
   bool tied_;
   std::vector<std::string> wrong_;
   std::set<std::string> used_;
@@ -366,6 +398,10 @@ Imported import_from_hf(const std::string& from, const std::string& output, cons
                   .tensors = weights.tensors,
                   .parameters = weights.parameters,
                   .notes = {}};
+  if (!weights.skipped.empty())
+    result.notes.push_back(
+        str("Only the language model was imported. ", weights.skipped.size(),
+            " tensors for images or for predicting several tokens at once were skipped: ", some_of(weights.skipped)));
   const auto tokenizer = tokenizer_in(source, options, result.notes);
   if (tokenizer) check_vocabulary(*tokenizer, config.model);
   const RunDirectory run(folder.path().string());

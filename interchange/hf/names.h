@@ -23,6 +23,9 @@ struct PublishedTensor {
   std::string name;
   std::vector<OurTensor> parts;
   bool transposed = false;
+  std::int64_t interleaved_rows = 0;  // if > 0, so many rows of the first part, as many of the second, and so on
+  std::int64_t taps = 0;  // if > 0, weights of a convolution: [channels * taps] here, [channels,1,taps] there
+  bool is_reordered() const { return transposed || interleaved_rows > 0; }
   std::vector<std::int64_t> shape() const;  // shape in the file
   std::int64_t numel() const;
 };
@@ -30,14 +33,20 @@ struct PublishedTensor {
 // The names of our modules in one kind of file.
 struct Naming {
   // Module names in the file, by our module names. Both lack the block's prefix and the ending ".weight" or ".bias".
+  // Names of parameters without such an ending are whole.
   std::map<std::string, std::string> modules;
   std::string blocks;  // prefix of the block number, e.g. "model.layers."
 };
 // Returns all published tensors of the model, in the order of a forward pass; each of our tensors is in exactly one of
 // them. None is transposed.
 std::vector<PublishedTensor> named_tensors(const Naming&, const ModelConfig& resolved);
-// Like named_tensors(), with the names and layout of the family.
+// Like named_tensors(), with the names and layout of the family's class in transformers 5.
 std::vector<PublishedTensor> published_tensors(Family, const ModelConfig& resolved);
+// Same in the form that all versions of transformers with this family can load. It differs only for Olmo Hybrid.
+std::vector<PublishedTensor> exported_tensors(Family, const ModelConfig& resolved);
+// Returns the other forms in which files may store a tensor of published_tensors(): each is a list of tensors that make
+// up the tensor if they are concatenated along rows.
+std::vector<std::vector<std::string>> other_forms(Family, const std::string& name);
 
 // Convert values between our layout and the published one, row-major; `all` holds the parts concatenated along rows.
 std::vector<float> to_published_layout(const PublishedTensor&, std::vector<float> all);

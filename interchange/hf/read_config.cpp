@@ -61,6 +61,7 @@ class Keys {
   [[noreturn]] void wrong(const char* key, const std::string& expected) const {
     fail(where_, ": ", key, ": ", shown(key), ": expected ", expected);
   }
+  [[noreturn]] void problem(const std::string& text) const { fail(where_, ": ", text); }
   [[noreturn]] void refuse(const char* key, const std::string& why) const {
     fail(where_, ": ", key, ": ", shown(key), " cannot be imported: ", why);
   }
@@ -82,7 +83,8 @@ struct Neutral {
   const char* why;
 };
 
-void refuse_what_is_missing_here(const Keys& k) {
+// except: a key that this family supports, or ""
+void refuse_what_is_missing_here(const Keys& k, std::string_view except = "") {
   static const std::vector<Neutral> all = {
       {"quantization_config", nullptr, "weights are read as F32, F16 or BF16; publish or load them dequantized"},
       {"auto_map", nullptr, "the model is computed by its own Python code"},
@@ -97,7 +99,7 @@ void refuse_what_is_missing_here(const Keys& k) {
       {"add_cross_attention", false, "attention to an encoder is not supported"},
       {"is_encoder_decoder", false, "encoders are not supported"}};
   for (const Neutral& n : all)
-    if (k.has(n.key) && k.at(n.key) != n.value) k.refuse(n.key, n.why);
+    if (n.key != except && k.has(n.key) && k.at(n.key) != n.value) k.refuse(n.key, n.why);
 }
 
 Family family_in(const Keys& k) {
@@ -168,10 +170,12 @@ std::string rope_type(const Keys& r) {
 }
 
 // Reads the kind of scaling and its settings from a section named `key`.
-void read_scaling(const Keys& k, const Keys& r, const char* key, RopeConfig& rope) {
+void read_scaling(const Keys& k, const Keys& r, const char* key, Family family, RopeConfig& rope) {
   const std::string type = rope_type(r);
-  if (r.number_or("partial_rotary_factor", 1) != 1)
-    r.refuse("partial_rotary_factor", "only rotation of all channels of a head is supported");
+  if (family == Family::qwen3_5)
+    rope.partial_rotary_factor = r.number_or("partial_rotary_factor", rope.partial_rotary_factor);
+  else if (r.number_or("partial_rotary_factor", 1) != 1)
+    r.refuse("partial_rotary_factor", "this family rotates all channels of a head");
   if (type == "default") {
     if (r.number_or("factor", 1) != 1)
       r.refuse("factor", "there is no rope_type that defines how it scales positions. Set rope_type, or remove factor");
@@ -200,10 +204,11 @@ bool has_sections_of_layers(const Keys& k, const char* key) {
 
 // Reads the rope settings. transformers 5 stores all of them in rope_parameters, older versions in rope_theta and
 // rope_scaling. If both sections exist, transformers reads rope_scaling.
-void read_rope(const Keys& k, RopeConfig& rope) {
+void read_rope(const Keys& k, Family family, RopeConfig& rope) {
   const bool scaling = k.has("rope_scaling") && !k.at("rope_scaling").empty(), parameters = k.has("rope_parameters");
   const char* key = scaling ? "rope_scaling" : "rope_parameters";
   rope.theta = k.number_or("rope_theta", rope.theta);
+  if (family == Family::qwen3_5) rope.partial_rotary_factor = k.number_or("partial_rotary_factor", 0.25);
   if (!scaling && !parameters) return;
   for (const char* section : {"rope_scaling", "rope_parameters"})
     if (has_sections_of_layers(k, section)) k.refuse(section, "this family has the same RoPE settings in all layers");
@@ -214,7 +219,7 @@ void read_rope(const Keys& k, RopeConfig& rope) {
              str("its rope_theta differs from the one in rope_scaling or in the model, ", rope.theta));
   if (k.number_or("rope_theta", rope.theta) != rope.theta)
     r.refuse("rope_theta", str("outside of ", key, " it is ", k.number("rope_theta"), ". Remove the wrong one"));
-  read_scaling(k, r, key, rope);
+  read_scaling(k, r, key, family, rope);
 }
 
 // Reads the rope settings of families in which layers with windows have a rotary embedding of their own. transformers 5
@@ -224,7 +229,7 @@ PublishedRopes read_layer_ropes(const Keys& k, Family family) {
   PublishedRopes ropes;
   ropes.dense.theta = family == Family::gemma3 ? 1e6 : 5e5;
   if (!has_sections_of_layers(k, "rope_parameters")) {
-    read_rope(k, ropes.dense);
+    read_rope(k, family, ropes.dense);
     ropes.windows.theta = family == Family::gemma3 ? k.number_or("rope_local_base_freq", 1e4) : ropes.dense.theta;
     return ropes;
   }
@@ -235,7 +240,7 @@ PublishedRopes read_layer_ropes(const Keys& k, Family family) {
     if (!sections.has(key)) continue;
     const Keys r = sections.section(key);
     rope->theta = r.number_or("rope_theta", rope->theta);
-    read_scaling(k, r, "rope_parameters", *rope);
+    read_scaling(k, r, "rope_parameters", family, *rope);
   }
   return ropes;
 }
@@ -344,6 +349,87 @@ void read_gemma(const Keys& k, Family family, ModelConfig& c) {
   if (scalar != c.head_dim) c.attention_scale = 1 / std::sqrt(static_cast<double>(scalar));
 }
 
+// Reads which layers are gated delta nets.
+std::vector<Mixer> layer_mixers(const Keys& k, Family family, std::int64_t layers) {
+  std::vector<Mixer> all(static_cast<std::size_t>(layers), Mixer::gated_delta_net);
+  if (!k.has("layer_types")) {
+    const bool qwen = family == Family::qwen3_5;
+    const auto period = static_cast<std::size_t>(qwen ? k.count_or("full_attention_interval", 4) : 4);
+    for (std::size_t i = period - 1; i < all.size(); i += period) all[i] = Mixer::attention;
+    if (!qwen && all.size() < period) all.back() = Mixer::attention;
+    return all;
+  }
+  const json& types = k.at("layer_types");
+  if (!types.is_array() || std::ssize(types) != layers) k.wrong("layer_types", str("a list of ", layers, " strings"));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (types[i] == "full_attention")
+      all[i] = Mixer::attention;
+    else if (types[i] != "linear_attention")
+      k.refuse("layer_types", "supported are full_attention and linear_attention");
+  }
+  return all;
+}
+
+// Returns the shortest list that gives all layers their mixers if it repeats.
+std::vector<Mixer> repeating(const std::vector<Mixer>& all) {
+  std::size_t period = 1;
+  const auto repeats = [&](std::size_t n) {
+    return std::equal(all.begin() + static_cast<std::ptrdiff_t>(n), all.end(), all.begin());
+  };
+  while (!repeats(period)) ++period;
+  return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(period)};
+}
+
+GatedDeltaNetConfig read_delta_nets(const Keys& k, Family family, const ModelConfig& c) {
+  GatedDeltaNetConfig g;
+  const bool qwen = family == Family::qwen3_5;
+  g.key_heads = k.count_or("linear_num_key_heads", qwen ? 16 : c.heads);
+  g.value_heads = k.count_or("linear_num_value_heads", qwen ? 32 : c.heads);
+  g.key_width = k.count_or("linear_key_head_dim", qwen ? 128 : 3 * c.width / (4 * g.key_heads));
+  g.value_width = k.count_or("linear_value_head_dim", qwen ? 128 : 2 * g.key_width);
+  g.conv_kernel = k.count_or("linear_conv_kernel_dim", 4);
+  if (qwen) return g;
+  g.negative_eigenvalues = k.flag_or("linear_allow_neg_eigval", true);
+  if (c.norm_eps != kOlmoHybridDeltaEps) g.norm_eps = kOlmoHybridDeltaEps;
+  return g;
+}
+
+// Returns true if an Olmo Hybrid model has no positions, which is a rope_theta of null.
+bool has_no_positions(const Keys& k) {
+  if (k.has("rope_theta") || k.has("rope_scaling")) return false;
+  if (!k.has("rope_parameters"))
+    k.problem(
+        "rope_parameters is missing. Versions of transformers differ in whether such a model rotates queries and keys. "
+        "Set it to {\"rope_type\": \"default\", \"rope_theta\": null} if it does not, otherwise to the right "
+        "rope_theta");
+  return k.section("rope_parameters").says_null("rope_theta");
+}
+
+void check_rotary_channels(const Keys& k, const ModelConfig& c) {
+  const auto all = static_cast<double>(c.resolved().head_dim), rotated = std::floor(all * c.rope.partial_rotary_factor);
+  const bool even = rotated >= 2 && rotated <= all && std::fmod(rotated, 2) == 0;
+  if (!even)
+    k.problem(str("partial_rotary_factor: ", c.rope.partial_rotary_factor,
+                  ": expected a factor that rotates an even number of channels, from 2 to ", all));
+}
+
+void read_hybrid(const Keys& k, Family family, ModelConfig& c) {
+  const std::vector<Mixer> mixers = layer_mixers(k, family, c.layers);
+  const auto count = std::ranges::count(mixers, Mixer::attention);
+  if (count == 0) k.refuse("layer_types", "at least one layer must be full_attention");
+  if (count < c.layers) {
+    c.mixers = repeating(mixers);
+    c.gated_delta_net = read_delta_nets(k, family, c);
+  }
+  if (family == Family::qwen3_5) {
+    if (!k.flag_or("attn_output_gate", true)) k.refuse("attn_output_gate", "this family always has the gate");
+    c.attention_output_gate = c.norm_zero_centered = true;
+    return check_rotary_channels(k, c);
+  }
+  if (count == c.layers) k.refuse("layer_types", "at least one layer must be linear_attention");
+  c.norm_place = NormPlace::reordered_attention;
+}
+
 // Reads a model with Llama's structure. Missing keys have the defaults of transformers' classes, if the classes define
 // any.
 ModelConfig like_llama(const Keys& k, Family family) {
@@ -354,20 +440,27 @@ ModelConfig like_llama(const Keys& k, Family family) {
   c.heads = k.count("num_attention_heads");
   const bool as_heads = family == Family::llama || is_olmo(family) || k.says_null("num_key_value_heads");
   c.kv_heads = as_heads ? k.integer_or("num_key_value_heads", c.heads) : k.integer("num_key_value_heads");
-  const std::int64_t head_dim = family == Family::qwen3 ? 128 : is_gemma(family) ? 256 : 0;
+  const std::int64_t wide = is_gemma(family) || family == Family::qwen3_5 ? 256 : 0;
+  const std::int64_t head_dim = family == Family::qwen3 ? 128 : wide;
   c.head_dim = k.says_null("head_dim") ? 0 : k.integer_or("head_dim", head_dim);
   c.context = k.count("max_position_embeddings");
-  c.norm_eps = k.number_or("rms_norm_eps", is_olmo(family) ? 1e-5 : 1e-6);
+  c.norm_eps = k.number_or("rms_norm_eps", family == Family::olmo2 || family == Family::olmo3 ? 1e-5 : 1e-6);
   if (is_olmo(family)) c.norm_place = NormPlace::reordered;
   if (is_gemma(family)) c.norm_place = NormPlace::sandwich;
-  c.qk_norm = family == Family::qwen3 || family == Family::gemma3 || is_olmo(family);
+  c.qk_norm = family == Family::qwen3 || family == Family::qwen3_5 || family == Family::gemma3 || is_olmo(family);
   if (is_olmo(family)) c.qk_norm_over = QkNormOver::projection;
   check_activation(k, family);
   c.biases = read_biases(k, family);
   c.tied_embeddings = k.flag_or("tie_word_embeddings", is_gemma(family));
   read_gemma(k, family, c);
-  if (!has_layer_ropes(family)) read_rope(k, c.rope);
-  read_windows(k, family, c);
+  if (family == Family::olmo_hybrid && has_no_positions(k))
+    c.positions = Positions::none;
+  else if (!has_layer_ropes(family))
+    read_rope(k, family, c.rope);
+  if (is_hybrid(family))
+    read_hybrid(k, family, c);
+  else
+    read_windows(k, family, c);
   return c;
 }
 
@@ -409,10 +502,19 @@ json parse(const std::string& text, const std::string& file) {
 PublishedModel model_in(const Keys& k) {
   PublishedModel m;
   m.family = family_in(k);
-  refuse_what_is_missing_here(k);
+  refuse_what_is_missing_here(k, m.family == Family::qwen3_5 ? "partial_rotary_factor" : "");
   m.model = m.family == Family::gpt2 ? like_gpt2(k) : like_llama(k, m.family);
   m.model.vocab_size = k.count("vocab_size");
   m.model.init_std = k.number_or("initializer_range", 0.02);
+  return m;
+}
+
+// Reads the language model of a Qwen3.5 model with images, whose settings are in a section of config.json.
+PublishedModel language_model_in(const Keys& k) {
+  refuse_what_is_missing_here(k, "vision_config");
+  PublishedModel m = model_in(k.section("text_config"));
+  if (m.family != Family::qwen3_5) k.section("text_config").refuse("model_type", "expected qwen3_5_text");
+  m.model.tied_embeddings = k.flag_or("tie_word_embeddings", m.model.tied_embeddings);
   return m;
 }
 
@@ -420,7 +522,9 @@ PublishedModel model_in(const Keys& k) {
 
 PublishedModel parse_hf_config(const std::string& text, const std::string& file) {
   const json j = parse(text, file);
-  return model_in(Keys(j, file));
+  const Keys k(j, file);
+  if (k.text_or("model_type", "") == "qwen3_5" && k.has("text_config")) return language_model_in(k);
+  return model_in(k);
 }
 
 }  // namespace ring

@@ -56,6 +56,13 @@ void add_layer_ropes(OrderedJson& j, Family family, const PublishedRopes& ropes)
                           {"sliding_attention", rope_parameters(ropes.windows)}};
 }
 
+// Writes the positions of families that only transformers 5 has.
+void add_hybrid_rope(OrderedJson& j, Family family, const ModelConfig& c) {
+  j["rope_parameters"] = rope_parameters(c.rope);
+  if (family == Family::qwen3_5) j["rope_parameters"]["partial_rotary_factor"] = c.rope.partial_rotary_factor;
+  if (c.positions == Positions::none) j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", nullptr}};
+}
+
 void add_rope(OrderedJson& j, const RopeConfig& rope) {
   // transformers 4 reads rope_theta and rope_scaling, transformers 5 reads rope_parameters.
   j["rope_theta"] = rope.theta;
@@ -84,6 +91,19 @@ void add_attention(OrderedJson& j, Family family, const ModelConfig& c) {
   j["attention_dropout"] = c.attention_dropout;
 }
 
+void add_delta_nets(OrderedJson& j, Family family, const ModelConfig& c) {
+  for (std::int64_t layer = 0; layer < c.layers; ++layer)
+    j["layer_types"].push_back(mixer_of(c, layer) == Mixer::attention ? "full_attention" : "linear_attention");
+  const GatedDeltaNetConfig& g = c.gated_delta_net;
+  if (!has_gated_delta_net(c)) return;
+  j["linear_num_key_heads"] = g.key_heads;
+  j["linear_num_value_heads"] = g.value_heads;
+  j["linear_key_head_dim"] = g.key_width;
+  j["linear_value_head_dim"] = g.value_width;
+  j["linear_conv_kernel_dim"] = g.conv_kernel;
+  if (family == Family::olmo_hybrid) j["linear_allow_neg_eigval"] = g.negative_eigenvalues;
+}
+
 void add_gemma(OrderedJson& j, const ModelConfig& c) {
   const auto cap = [](double value) { return value > 0 ? OrderedJson(value) : OrderedJson(); };
   j["hidden_activation"] = "gelu_pytorch_tanh";
@@ -98,7 +118,7 @@ void add_llama(OrderedJson& j, Family family, const ModelConfig& c) {
   j["num_hidden_layers"] = c.layers;
   j["num_attention_heads"] = c.heads;
   j["num_key_value_heads"] = c.kv_heads;
-  j["head_dim"] = c.head_dim;
+  if (family != Family::olmo_hybrid || c.head_dim * c.heads != c.width) j["head_dim"] = c.head_dim;
   if (is_gemma(family))
     add_gemma(j, c);
   else
@@ -108,9 +128,12 @@ void add_llama(OrderedJson& j, Family family, const ModelConfig& c) {
   j["rms_norm_eps"] = c.norm_eps;
   if (has_layer_ropes(family))
     add_layer_ropes(j, family, published_ropes(c));
+  else if (is_hybrid(family))
+    add_hybrid_rope(j, family, c);
   else
     add_rope(j, c.rope);
   add_attention(j, family, c);
+  if (is_hybrid(family)) add_delta_nets(j, family, c);
 }
 
 void add_gpt2(OrderedJson& j, const ModelConfig& c) {
