@@ -416,7 +416,7 @@ void check_rotary_channels(const Keys& k, const ModelConfig& c) {
 void read_hybrid(const Keys& k, Family family, ModelConfig& c) {
   const std::vector<Mixer> mixers = layer_mixers(k, family, c.layers);
   const auto count = std::ranges::count(mixers, Mixer::attention);
-  if (count == 0) k.refuse("layer_types", "at least one layer must be full_attention");
+  if (count == 0) k.problem("at least one layer must be full_attention (layer_types)");
   if (count < c.layers) {
     c.mixers = repeating(mixers);
     c.gated_delta_net = read_delta_nets(k, family, c);
@@ -426,7 +426,7 @@ void read_hybrid(const Keys& k, Family family, ModelConfig& c) {
     c.attention_output_gate = c.norm_zero_centered = true;
     return check_rotary_channels(k, c);
   }
-  if (count == c.layers) k.refuse("layer_types", "at least one layer must be linear_attention");
+  if (count == c.layers) k.problem("at least one layer must be linear_attention (layer_types)");
   c.norm_place = NormPlace::reordered_attention;
 }
 

@@ -32,6 +32,9 @@ TEST(BlockLinears, FollowTheModel) {
   EXPECT_EQ(outputs_of(block_linears(model(Mlp::swiglu))), (std::vector<std::int64_t>{160, 96, 320, 96}));
   EXPECT_EQ(outputs_of(block_linears(model(Mlp::gelu))), (std::vector<std::int64_t>{160, 96, 160, 96}));
   EXPECT_EQ(block_linears(model(Mlp::swiglu))[3].inputs, 160);
+  ModelConfig gated = model(Mlp::swiglu);
+  gated.attention_output_gate = true;
+  EXPECT_EQ(outputs_of(block_linears(gated)), (std::vector<std::int64_t>{160, 96, 96, 320, 96}));
 }
 
 TEST(TimedLinear, MeasuresAllGemmsAndTheirSums) {

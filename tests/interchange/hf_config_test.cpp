@@ -56,6 +56,25 @@ json olmo3() {
       "factor": 8.0, "original_max_position_embeddings": 8192, "attention_factor": 1.2079441541679836}})");
 }
 
+// Like published files, with the keys of the vision model's positions and of the layers that predict several tokens.
+json qwen3_5() {
+  return json::parse(R"({"model_type": "qwen3_5_text", "vocab_size": 248320, "hidden_size": 2048,
+    "intermediate_size": 6144, "num_hidden_layers": 24, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "head_dim": 256, "hidden_act": "silu", "max_position_embeddings": 262144, "rms_norm_eps": 1e-06,
+    "attention_bias": false, "attn_output_gate": true, "full_attention_interval": 4, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25,
+      "mrope_interleaved": true, "mrope_section": [11, 11, 10]}, "tie_word_embeddings": true})");
+}
+
+json olmo_hybrid() {
+  return json::parse(R"({"architectures": ["OlmoHybridForCausalLM"], "model_type": "olmo_hybrid", "vocab_size": 100352,
+    "hidden_size": 3840, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 30,
+    "hidden_act": "silu", "max_position_embeddings": 65536, "rms_norm_eps": 1e-06, "attention_bias": false,
+    "rope_parameters": {"rope_type": "default", "rope_theta": null}})");
+}
+
 PublishedModel parse(const json& j) { return parse_hf_config(j.dump(), "x/config.json"); }
 
 TEST(HfConfig, ReadsLlama) {
@@ -238,6 +257,103 @@ TEST(HfConfig, ReadsRopeByKindOfLayer) {
   EXPECT_TRUE(m.rope_layers.empty());
 }
 
+TEST(HfConfig, ReadsQwen35) {
+  const PublishedModel p = parse(qwen3_5());
+  EXPECT_EQ(p.family, Family::qwen3_5);
+  const ModelConfig& m = p.model;
+  EXPECT_EQ(m.mixers,
+            (std::vector{Mixer::gated_delta_net, Mixer::gated_delta_net, Mixer::gated_delta_net, Mixer::attention}));
+  EXPECT_EQ(m.gated_delta_net,
+            (GatedDeltaNetConfig{.key_heads = 16, .value_heads = 32, .key_width = 128, .value_width = 128}));
+  EXPECT_TRUE(m.attention_output_gate && m.norm_zero_centered && m.qk_norm && m.tied_embeddings);
+  EXPECT_EQ(m.norm_place, NormPlace::pre);
+  EXPECT_EQ(m.rope, (RopeConfig{.theta = 1e7, .partial_rotary_factor = 0.25}));
+  json j = qwen3_5();
+  for (const char* key :
+       {"head_dim", "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
+        "linear_conv_kernel_dim", "full_attention_interval", "attn_output_gate"})
+    j.erase(key);
+  j["rope_parameters"].erase("partial_rotary_factor");
+  EXPECT_EQ(to_yaml(parse(j).model), to_yaml(m)) << "these are the defaults of transformers";
+  j["layer_types"] = {"full_attention"};
+  j["num_hidden_layers"] = 1;
+  EXPECT_TRUE(parse(j).model.mixers.empty());
+  j["partial_rotary_factor"] = 0.5;  // where older versions have it
+  EXPECT_EQ(parse(j).model.rope.partial_rotary_factor, 0.5);
+}
+
+TEST(HfConfig, ReadsTheLanguageModelOfQwen35WithImages) {
+  json text = qwen3_5();
+  text["tie_word_embeddings"] = false;
+  const json whole = {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+                      {"model_type", "qwen3_5"},
+                      {"text_config", text},
+                      {"tie_word_embeddings", true},
+                      {"vision_config", {{"depth", 27}}}};
+  EXPECT_EQ(to_yaml(parse(whole).model), to_yaml(parse(qwen3_5()).model));
+  json other = whole;
+  other["text_config"]["model_type"] = "qwen3";
+  EXPECT_TRUE(contains(error_of([&] { parse(other); }), "text_config: model_type: \"qwen3\" cannot be imported"));
+  other = whole;
+  other["quantization_config"] = {{"bits", 4}};
+  EXPECT_TRUE(contains(error_of([&] { parse(other); }), "quantization_config: {\"bits\":4} cannot be imported"));
+}
+
+TEST(HfConfig, ReadsOlmoHybrid) {
+  const PublishedModel p = parse(olmo_hybrid());
+  EXPECT_EQ(p.family, Family::olmo_hybrid);
+  const ModelConfig& m = p.model;
+  EXPECT_EQ(m.norm_place, NormPlace::reordered_attention);
+  EXPECT_EQ(m.qk_norm_over, QkNormOver::projection);
+  EXPECT_EQ(m.positions, Positions::none);
+  EXPECT_EQ(m.norm_eps, 1e-6);
+  EXPECT_EQ(m.mixers.size(), 4u);
+  EXPECT_EQ(m.gated_delta_net, (GatedDeltaNetConfig{.key_heads = 30,
+                                                    .value_heads = 30,
+                                                    .key_width = 96,
+                                                    .value_width = 192,
+                                                    .negative_eigenvalues = true,
+                                                    .norm_eps = 1e-5}));
+  json j = olmo_hybrid();
+  j["num_hidden_layers"] = 3;  // the last layer is then the one with attention
+  EXPECT_EQ(parse(j).model.mixers, (std::vector{Mixer::gated_delta_net, Mixer::gated_delta_net, Mixer::attention}));
+  j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  EXPECT_EQ(parse(j).model.positions, Positions::rope);
+  EXPECT_EQ(parse(j).model.rope.theta, 5e5);
+}
+
+TEST(HfConfig, ExportsOfHybridFamiliesNeedTheirSettings) {
+  const auto error_with = [](const json& published, const auto& change) {
+    ModelConfig m = parse(published).model;
+    EXPECT_EQ(error_of([&] { family_of(m.resolved()); }), "");
+    change(m);
+    return error_of([&] { family_of(m.resolved()); });
+  };
+  const auto expect = [](const std::string& error, const char* key) {
+    EXPECT_TRUE(contains(error, std::string("model.") + key)) << error;
+  };
+  expect(error_with(qwen3_5(), [](ModelConfig& m) { m.attention_output_gate = false; }), "attention_output_gate: fal");
+  expect(error_with(qwen3_5(), [](ModelConfig& m) { m.norm_zero_centered = false; }), "norm_zero_centered: false");
+  expect(error_with(qwen3_5(), [](ModelConfig& m) { m.qk_norm = false; }), "qk_norm: false cannot be exported");
+  expect(error_with(qwen3_5(), [](ModelConfig& m) { m.rope.partial_rotary_factor = 0; }), "rope.partial_rotary_fac");
+  expect(error_with(qwen3_5(), [](ModelConfig& m) { m.norm = NormKind::layer; }), "norm: layer cannot be exported");
+  expect(error_with(qwen3_5(), [](ModelConfig& m) { m.positions = Positions::none; }), "positions: none");
+  expect(error_with(qwen3_5(), [](ModelConfig& m) { m.gated_delta_net.negative_eigenvalues = true; }),
+         "gated_delta_net.negative_eigenvalues: true cannot be exported: Qwen3_5ForCausalLM");
+  expect(error_with(qwen3_5(), [](ModelConfig& m) { m.gated_delta_net.norm_eps = 1e-5; }),
+         "gated_delta_net.norm_eps: 1e-05 cannot be exported");
+  expect(error_with(olmo_hybrid(), [](ModelConfig& m) { m.gated_delta_net.norm_eps = 0; }),
+         "gated_delta_net.norm_eps: 1e-06 cannot be exported: OlmoHybridForCausalLM");
+  expect(error_with(olmo_hybrid(), [](ModelConfig& m) { m.attention_output_gate = true; }), "attention_output_gate: t");
+  expect(error_with(olmo_hybrid(), [](ModelConfig& m) { m.qk_norm_over = QkNormOver::head; }), "qk_norm_over: head");
+  expect(error_with(olmo_hybrid(),
+                    [](ModelConfig& m) {
+                      m.attention.kind = "window";
+                      m.attention.window = 8;
+                    }),
+         "attention: kind: window cannot be exported: OlmoHybridForCausalLM");
+}
+
 TEST(HfConfig, ExportsOfNewerFamiliesNeedTheirSettings) {
   const auto error_with = [](const json& published, const auto& change) {
     ModelConfig m = parse(published).model;
@@ -255,6 +371,7 @@ TEST(HfConfig, ExportsOfNewerFamiliesNeedTheirSettings) {
   expect(error_with(qwen3(), [](ModelConfig& m) { m.logit_soft_cap = 30; }), "logit_soft_cap: 30");
   expect(error_with(gemma3(), [](ModelConfig& m) { m.learned_sinks = true; }), "learned_sinks: true cannot");
   expect(error_with(qwen3(), [](ModelConfig& m) { m.rope.partial_rotary_factor = 0.5; }), "rope.partial_rotary_factor");
+  expect(error_with(gpt2(), [](ModelConfig& m) { m.attention_output_gate = true; }), "attention_output_gate: true");
 }
 
 struct Refusal {
@@ -283,6 +400,29 @@ const Refusal kRefusals[] = {
     {"GemmaActivation", gemma3, {{"hidden_activation", "gelu"}}, "hidden_activation: \"gelu\" cannot be imported"},
     {"Bidirectional", gemma3, {{"use_bidirectional_attention", true}}, "use_bidirectional_attention: true cannot"},
     {"Gemma3SoftCap", gemma3, {{"attn_logit_softcapping", 50.0}}, "attn_logit_softcapping: 50.0 cannot be imported"},
+    {"Qwen35WithoutGate", qwen3_5, {{"attn_output_gate", false}}, "attn_output_gate: false cannot be imported"},
+    {"OddRotation", qwen3_5, {{"head_dim", 36}}, "partial_rotary_factor: 0.25: expected a factor that rotates an even"},
+    {"NoRotation",
+     qwen3_5,
+     {{"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0}}}},
+     "partial_rotary_factor: 0: expected a factor"},
+    {"Mrope",
+     qwen3_5,
+     {{"rope_parameters", {{"rope_type", "mrope"}}}},
+     "rope_parameters: {\"rope_type\":\"mrope\"} can"},
+    {"NoAttention", qwen3_5, {{"full_attention_interval", 25}}, "at least one layer must be full_attention"},
+    {"Windows",
+     qwen3_5,
+     {{"layer_types", json::array_t(24, "sliding_attention")}},
+     "layer_types: [\"sliding_attention\""},
+    {"Qwen35Moe", qwen3_5, {{"model_type", "qwen3_5_moe_text"}}, "model_type: \"qwen3_5_moe_text\" cannot be imported"},
+    {"Qwen3Next", qwen3_5, {{"model_type", "qwen3_next"}}, "model_type: \"qwen3_next\" cannot be imported"},
+    {"Qwen35Experts", qwen3_5, {{"num_experts", 64}}, "num_experts: 64 cannot be imported: mixtures of experts"},
+    {"PositionsOfOlmoHybrid", olmo_hybrid, {{"rope_parameters", nullptr}}, "rope_parameters is missing. Versions of"},
+    {"NoDeltaNets",
+     olmo_hybrid,
+     {{"layer_types", json::array_t(32, "full_attention")}},
+     "at least one layer must be linear_attention"},
     {"NoHeads", llama, {{"num_attention_heads", 0}}, "num_attention_heads"},
     {"NoHeadsOfGpt2", gpt2, {{"n_head", 0}}, "n_head"},
     {"NoFamily", llama, {{"model_type", nullptr}}, "model_type is missing"},

@@ -59,6 +59,14 @@ inline void make_gemma(ModelConfig& m) {
   give_local_layer(m);
 }
 
+// The model has four layers, so that it has all kinds of neighbours.
+inline void make_hybrid(ModelConfig& m) {
+  m.layers = 4;
+  m.mixers = {Mixer::gated_delta_net, Mixer::gated_delta_net, Mixer::attention};
+  m.gated_delta_net = {.key_heads = 2, .value_heads = 4, .key_width = 16, .value_width = 24};
+  m.qk_norm = true;
+}
+
 inline const Model kModels[] = {
     {"Llama", Family::llama, [](ModelConfig&) {}},
     {"Llama3", Family::llama, [](ModelConfig& m) { m.rope = {500, RopeScaling::llama3, 8, 1, 4, 16}; }},
@@ -118,6 +126,39 @@ inline const Model kModels[] = {
        m.attention_scale = 1 / std::sqrt(20.0);
        m.rope = {.theta = 1e6, .scaling = RopeScaling::linear};
        m.rope_layers = {{"0", {.theta = 1e4}}};
+     }},
+    {"Qwen35", Family::qwen3_5,
+     [](ModelConfig& m) {
+       make_hybrid(m);
+       m.head_dim = 16;
+       m.attention_output_gate = m.norm_zero_centered = true;
+       m.norm_eps = 1e-6;
+       m.rope = {.theta = 1e7,
+                 .scaling = RopeScaling::yarn,
+                 .factor = 4,
+                 .original_context = 16,
+                 .partial_rotary_factor = 0.25};
+     }},
+    {"Qwen35Attention", Family::qwen3_5,
+     [](ModelConfig& m) {
+       m.qk_norm = m.attention_output_gate = m.norm_zero_centered = true;
+       m.rope.partial_rotary_factor = 0.5;
+     }},
+    {"OlmoHybrid", Family::olmo_hybrid,
+     [](ModelConfig& m) {
+       make_hybrid(m);
+       m.qk_norm_over = QkNormOver::projection;
+       m.norm_place = NormPlace::reordered_attention;
+       m.norm_eps = 1e-6;
+       m.gated_delta_net.norm_eps = 1e-5;
+       m.gated_delta_net.negative_eigenvalues = true;
+     }},
+    {"OlmoHybridWithoutPositions", Family::olmo_hybrid,
+     [](ModelConfig& m) {
+       make_hybrid(m);
+       m.qk_norm_over = QkNormOver::projection;
+       m.norm_place = NormPlace::reordered_attention;
+       m.positions = Positions::none;
      }},
     {"Gpt2", Family::gpt2, make_gpt2},
     {"Gpt2Untied", Family::gpt2, [](ModelConfig& m) {

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/fields.h"
+#include "model/flops.h"
 
 namespace ring {
 namespace {
@@ -42,6 +43,9 @@ TEST(ModelConfig, SettingsThatDoNotFitTogetherAreRefused) {
   starts("{norm: layer, norm_zero_centered: true}", "test:1: norm_zero_centered: requires model.norm: rms");
   starts("{attention_soft_cap: 50, attention: {kind: dilated, segments: [4], rates: [1]}}",
          "test:1: attention_soft_cap: 50, but only dense attention and windows have a soft cap");
+  starts("{norm_place: reordered_attention}", "test:1: norm_place: reordered_attention requires gated delta nets");
+  starts("{mixers: [gated_delta_net], attention_output_gate: true}",
+         "test:1: attention_output_gate: has no effect, because all layers are gated delta nets");
   starts("{logit_soft_cap: 1e-30}", "test:1: logit_soft_cap: 1e-30 is below 0.001");
   starts("{layers: 2, rope_layers: [{layers: 2, rope: {theta: 100}}]}", "test:1: rope_layers[0].layers: \"2\" names");
   starts("{rope_layers: [{layers: 0, rope: {scaling: dynamic}}]}", "test:1: rope_layers[0]: layers cannot differ");
@@ -56,6 +60,25 @@ TEST(ModelConfig, LaterEntriesOfRopeLayersOverrideEarlierOnes) {
   std::vector<double> thetas;
   for (const RopeConfig* rope : ropes_of(c)) thetas.push_back(rope->theta);
   EXPECT_EQ(thetas, (std::vector<double>{100, 200, 100, 10000}));
+}
+
+TEST(ModelConfig, NormPlaceMayDependOnTheMixer) {
+  ModelConfig c;
+  c.mixers = {Mixer::gated_delta_net, Mixer::attention};
+  c.norm_place = NormPlace::reordered_attention;
+  EXPECT_EQ(norm_place_of(c, 0), NormPlace::pre);
+  EXPECT_EQ(norm_place_of(c, 1), NormPlace::reordered);
+  c.norm_place = NormPlace::sandwich;
+  EXPECT_EQ(norm_place_of(c, 0), NormPlace::sandwich);
+}
+
+TEST(ModelConfig, TheOutputGateCountsAsAMatrixOfEachAttentionLayer) {
+  ModelConfig c;
+  c.layers = 3, c.width = 64, c.heads = 4, c.head_dim = 24, c.vocab_size = 10;
+  c.mixers = {Mixer::gated_delta_net, Mixer::attention, Mixer::attention};
+  ModelConfig gated = c;
+  gated.attention_output_gate = true;
+  EXPECT_EQ(flops_per_token(gated.resolved()) - flops_per_token(c.resolved()), 6 * 2 * 64 * 4 * 24);
 }
 
 TEST(ModelConfig, RotatesAWholeNumberOfPairs) {

@@ -110,6 +110,14 @@ std::vector<Family> families() {
   c.norm_place = NormPlace::sandwich;
   c.norm_zero_centered = true;
   out.push_back({"hybrid", c});
+  c.norm_place = NormPlace::reordered_attention;
+  c.qk_norm = true;
+  c.qk_norm_over = QkNormOver::projection;
+  c.gated_delta_net.negative_eigenvalues = true;
+  c.gated_delta_net.norm_eps = 1e-3;
+  c.attention_output_gate = true;
+  c.attention_layers = {{.layers = "1", .attention = {.kind = "window", .window = 5}}};
+  out.push_back({"gated_hybrid", c});
   for (Family& f : newer_families()) out.push_back(std::move(f));
   return out;
 }

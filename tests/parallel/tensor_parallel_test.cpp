@@ -105,6 +105,10 @@ INSTANTIATE_TEST_SUITE_P(
                     "model.qk_norm=true", "model.embedding_scale=4", "model.attention_soft_cap=5",
                     "model.learned_sinks=true", "model.logit_soft_cap=4", "model.rope.partial_rotary_factor=0.5"},
                    {2}},
+        TensorCase{
+            "output_gate",
+            {"model.attention_output_gate=true", "model.qk_norm=true", "model.biases=qkv", "train.recompute=attention"},
+            {2}},
         TensorCase{"post_norm",
                    {"model.kv_heads=4", "model.norm_place=post", "model.norm=layer", "model.biases=all",
                     "model.mlp=relu2", "train.recompute=mlp"}},
