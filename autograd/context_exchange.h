@@ -1,6 +1,6 @@
 #pragma once
-// Attention over sharded sequences (context parallelism): the shards, and the interface through which attention gets
-// the keys and values of other ranks.
+// Sharded sequences (context parallelism): the shards, and the interfaces through which attention gets the keys and
+// values of other ranks, and recurrences over tokens get the states before their rows.
 
 #include <cstdint>
 #include <functional>
@@ -64,6 +64,44 @@ struct SelectionPart {
 // with the keys of that chunk.
 using AttentionWatch = std::function<void(const PooledAttention&, KvHeads)>;
 
+// Adjacent rows of this rank, or of this chunk, which a recurrence over tokens (linear attention) computes in one call.
+// A part that starts from a state, or passes one on, belongs to a single document.
+struct StatePart {
+  std::int32_t first = 0, count = 0;  // rows, counted in the rank's rows
+  std::vector<Span> documents;        // counted from `first`
+  // starts: the document began before the part, so the part starts from the state after the rows before it.
+  // continues: the document continues after the part, so the state after the part is passed on.
+  bool starts = false, continues = false;
+  std::int64_t run = 0;  // index in ContextShards::rows_by_rank; at most one part of a run starts from a state
+};
+
+// The states of a layer that are passed on. For a state that depends on the newest rows only (`reach`), `early` returns
+// what `compute` would return without computing the rest of the part, so that no part waits for more than one other.
+struct StatePass {
+  enum class Kind : std::uint8_t { conv_inputs, delta };
+  Kind kind = Kind::delta;
+  Shape shape;             // of the state of a document, f32
+  std::int64_t reach = 0;  // the state after a part with at least `reach` rows depends on the part only; 0: on all rows
+  // Forward: computes a part. `passed` is the state before it, undefined if the document begins in the part. Returns
+  // the state after the part if the document continues, else anything.
+  // Backward: computes the gradients of a part. `passed` is the gradient of the state after it, undefined if there is
+  // none. Returns the gradient of the state before the part if the document began earlier, else anything.
+  std::function<Tensor(std::size_t part, const Tensor& passed)> compute;
+  std::function<Tensor(std::size_t part)> early{};  // required if reach > 0, called for parts with enough rows only
+};
+
+// Passes states along documents that are divided among ranks or chunks, in the forward from the first part of a
+// document to the last, and in the backward, gradients, from the last to the first.
+class StateChain {
+ public:
+  virtual ~StateChain() = default;
+  // Returns the parts of this rank's rows, in order. Every row is in one part.
+  virtual std::vector<StatePart> parts(const ContextShards&) const = 0;
+  // Call StatePass::compute once for each part, when `passed` is known. Collective, also for ranks without rows.
+  virtual void forward(const StatePass&, const ContextShards&, const ExecContext&) = 0;
+  virtual void backward(const StatePass&, const ContextShards&, const ExecContext&) = 0;
+};
+
 class ContextExchange {
  public:
   virtual ~ContextExchange() = default;
@@ -100,6 +138,8 @@ class ContextExchange {
   virtual Tensor join_earlier_blocks_backward(const Tensor& gradient, const ChunkBlocks&, const ExecContext&) {
     fail("join_earlier_blocks_backward(", describe(gradient), "): this exchange has no chunks");
   }
+  // Returns the chain that passes the states of a layer's recurrence. It lives as long as this object.
+  virtual StateChain& states() { fail("this exchange passes no states between the parts of a sequence"); }
 };
 
 }  // namespace ring

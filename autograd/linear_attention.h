@@ -1,6 +1,7 @@
 #pragma once
 // Differentiable ops of linear attention. Each document starts from its own state: packed documents do not affect each
-// other. N = tokens on this device. The ops throw Error if sequences are sharded among ranks or computed in chunks.
+// other. N = tokens on this device. If sequences are sharded among ranks or computed in chunks (Sequences::shards), the
+// chain of RunLayout::cp passes states from part to part; CarriedState is then not supported.
 
 #include "autograd/ops.h"
 
@@ -14,8 +15,9 @@ struct CarriedState {
 };
 
 // Causal convolution over the last K inputs of each channel, then SiLU (kernels/linear_attention/short_conv.h):
-// x [N,C], w [C K] -> [N,C]. State: the last K-1 inputs, [documents,K-1,C].
-Var short_conv(Run&, const Var& x, const Var& w, const Sequences&, const CarriedState& = {});
+// x [N,C], w [C K] -> [N,C]. State: the last K-1 inputs, [documents,K-1,C]. layer: for an exchange that stores
+// something for each layer.
+Var short_conv(Run&, const Var& x, const Var& w, const Sequences&, const CarriedState& = {}, std::int64_t layer = 0);
 
 // Computes the gates of the gated delta rule from ab [N,2H] and log_decay, dt_bias [H]
 // (kernels/linear_attention/gated_delta.h) -> [N,2H] f32. Columns [0,H) hold g <= 0, the logarithm of the decay;
@@ -28,6 +30,7 @@ Var delta_gates(Run&, const Var& ab, const Var& log_decay, const Var& dt_bias, f
 struct GatedDeltaRule {
   std::int64_t key_heads = 1, value_heads = 1, key_width = 8, value_width = 8;
   float scale = 1;
+  std::int64_t layer = 0;  // for an exchange that stores something for each layer
 };
 Var gated_delta(Run&, const Var& qkv, const Var& gates, const Sequences&, const GatedDeltaRule&,
                 const CarriedState& = {});

@@ -51,7 +51,7 @@ std::vector<std::size_t> rope_indices(const ModelConfig& c) {
 std::unique_ptr<MixerLayer> make_mixer(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer,
                                        const Pattern& pattern, const Tensor& inv_freq) {
   if (mixer_of(c, layer) == Mixer::gated_delta_net)
-    return std::make_unique<GatedDeltaNet>(at.child("gated_delta_net"), c);
+    return std::make_unique<GatedDeltaNet>(at.child("gated_delta_net"), c, layer);
   return std::make_unique<AttentionLayer>(at.child("attention"), c, layer, pattern, inv_freq,
                                           site_of(str("dropout.weights.", layer)));
 }

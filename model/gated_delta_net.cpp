@@ -42,9 +42,13 @@ Param& head_vector(const ParamPrefix& at, const char* name, std::int64_t heads, 
 // The gated norm multiplies by its weights, which start at 1, even with model.norm_zero_centered (as in Qwen3-Next).
 // The initial decay rates exp(log_decay) cover [1, 16], and the initial steps softplus(dt_bias) about [0.001, 0.1], as
 // in Mamba-2 (Dao and Gu 2024). Here, both are uniform on a logarithmic scale.
-GatedDeltaNet::GatedDeltaNet(const ParamPrefix& at, const ModelConfig& c)
-    : rule_{c.gated_delta_net.key_heads, c.gated_delta_net.value_heads, c.gated_delta_net.key_width,
-            c.gated_delta_net.value_width, 1 / std::sqrt(static_cast<float>(c.gated_delta_net.key_width))},
+GatedDeltaNet::GatedDeltaNet(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer)
+    : rule_{c.gated_delta_net.key_heads,
+            c.gated_delta_net.value_heads,
+            c.gated_delta_net.key_width,
+            c.gated_delta_net.value_width,
+            1 / std::sqrt(static_cast<float>(c.gated_delta_net.key_width)),
+            layer},
       conv_kernel_(c.gated_delta_net.conv_kernel),
       max_beta_(c.gated_delta_net.negative_eigenvalues ? 2 : 1),
       eps_(static_cast<float>(c.gated_delta_net.norm_eps > 0 ? c.gated_delta_net.norm_eps : c.norm_eps)),
@@ -75,7 +79,7 @@ void GatedDeltaNet::restrict_to_slices(std::int64_t slices) {
 
 Var GatedDeltaNet::mix(Run& run, const Var& x, const Sequences& seqs, const Var& residual, const CarriedState& inputs,
                        const CarriedState& state) const {
-  const Var qkv = short_conv(run, qkv_(run, x), conv_->var, seqs, inputs);
+  const Var qkv = short_conv(run, qkv_(run, x), conv_->var, seqs, inputs, rule_.layer);
   const Var gates = delta_gates(run, ab_(run, x), log_decay_->var, dt_bias_->var, max_beta_);
   const Var y = gated_delta(run, qkv, gates, seqs, rule_, state);
   return out_(run, gated_norm(run, y, gate_(run, x), norm_->var, eps_), residual);

@@ -12,7 +12,8 @@ namespace ring {
 // Computes q, k, v = SiLU(conv(x W)) and y = gated_delta(q, k, v, gates(x)); returns (norm(y) * SiLU(x Wz)) Wo.
 class GatedDeltaNet final : public MixerLayer {
  public:
-  GatedDeltaNet(const ParamPrefix&, const ModelConfig& resolved);
+  // layer: index of the block, for an exchange that stores states for each layer.
+  GatedDeltaNet(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer);
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, ForwardPass&) const override;
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, ForwardPass&, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const override;

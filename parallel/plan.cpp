@@ -294,21 +294,6 @@ void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& 
          " supports neither parallel.local_steps nor parallel.compress. Leave them out, or set parallel.pp: 1");
 }
 
-// Throws Error if the layout divides the tokens of a sequence although a layer passes a state from token to token.
-void check_states(const ParallelPlan& p, const ModelConfig& m, const BatchSize& b) {
-  if (!has_gated_delta_net(m)) return;
-  const auto refuse = [](const std::string& setting, const char* remedy) {
-    fail(setting,
-         " divides sequences, but model.mixers: gated_delta_net does not pass its state between the parts of a "
-         "sequence yet. ",
-         remedy);
-  };
-  if (p.cp > 1) refuse(str("parallel.cp: ", p.cp), "Set parallel.cp: 1, and use parallel.dp, tp or pp");
-  if (b.sequence_chunk > 0 && b.sequence_chunk < m.context)
-    refuse(str("train.sequence_chunk: ", b.sequence_chunk), "Set train.sequence_chunk: 0");
-  if (p.config.pp_slices > 1) refuse(str("parallel.pp_slices: ", p.config.pp_slices), "Set parallel.pp_slices: 1");
-}
-
 void lay_out_context(ParallelPlan& p, const ModelConfig& m, bool packed) {
   p.cp_layout = p.cp == 1 ? ContextLayout{ContextLayoutKind::contiguous, m.context, 1}
                           : context_layout(p.config, m, m.context, p.cp, packed);
@@ -448,7 +433,6 @@ ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const B
 ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
   ParallelPlan p = plan_degrees(c, m, b, world);
   check_stages(p, m, b);
-  check_states(p, m, b);
   choose_schedule(p, m);
   lay_out_context(p, m, b.packed);
   lay_out_chunks(p, m, b.sequence_chunk);

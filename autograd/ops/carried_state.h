@@ -36,13 +36,44 @@ inline Var record_final(const Run& run, const Var& out, const Tensor& final, con
   return run.record("final_state", final, OpWithState<SlotPtr>{out.slot, slot}, rule);
 }
 
-// Returns the documents of a call. Throws Error unless this device has all tokens of them in one call.
-inline CallSpans whole_documents(const char* op, const Sequences& seqs, const Tensor& x) {
-  RING_CHECK(!seqs.shards, op,
-             ": the sequences are sharded among ranks or computed in chunks, which linear attention "
-             "does not support");
-  RING_CHECK(x.dim(0) == seqs.tokens(), op, ": x has ", x.dim(0), " tokens, but the sequences have ", seqs.tokens());
-  return CallSpans(seqs);
+// The documents of a call: whole ones or, if the sequences are sharded among ranks or computed in chunks, parts whose
+// states a chain passes on.
+struct CallParts {
+  CallSpans documents;                          // without shards
+  std::shared_ptr<const ContextShards> shards;  // null if documents are whole
+  StateChain* chain = nullptr;
+  std::vector<StatePart> parts;
+
+  // layer: for an exchange that stores something for each layer. Throws Error if `x` does not have the sequences' rows.
+  CallParts(const char* op, const Run& run, const Sequences& seqs, const Tensor& x, const CarriedState& state,
+            std::int64_t layer)
+      : shards(seqs.shards) {
+    RING_CHECK(x.dim(0) == seqs.tokens(), op, ": x has ", x.dim(0), " tokens, but the sequences have ", seqs.tokens());
+    if (!shards) {
+      documents = CallSpans(seqs);
+      return;
+    }
+    RING_CHECK(run.layout.cp, op, ": the sequences are sharded, but the run has no exchange (RunLayout::cp)");
+    RING_CHECK(!state.final && !state.initial.value.defined(), op, ": sharded sequences carry no states from call to ",
+               "call");
+    chain = &run.layout.cp->of_layer(layer).states();
+    parts = chain->parts(*shards);
+  }
+
+  // Allocates the states before the parts, one for each run of rows. shape: [1,...], of the state of a document.
+  Tensor initial_states(Shape shape, const ExecContext& ctx) const {
+    shape[0] = std::ssize(shards->rows_by_rank[static_cast<std::size_t>(shards->rank)]);
+    return ctx.empty(shape);
+  }
+};
+
+// Return the rows of a part, and the state before it, of an op's tensors; undefined if the tensor is, or if the part
+// starts from no state.
+inline Tensor rows_of(const Tensor& t, const StatePart& p) {
+  return t.defined() ? t.narrow(0, p.first, p.count) : Tensor{};
+}
+inline Tensor initial_of(const Tensor& initial, const StatePart& p) {
+  return p.starts ? initial.narrow(0, p.run, 1) : Tensor{};
 }
 
 }  // namespace ring

@@ -17,6 +17,7 @@ struct CallSpans {
   std::vector<Span> spans;
   std::shared_ptr<const std::vector<Span>> current;
 
+  CallSpans() = default;
   explicit CallSpans(const Sequences& s) : current(s.current_spans) {
     if (!current) spans = s.spans();
   }

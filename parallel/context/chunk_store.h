@@ -17,7 +17,7 @@ namespace ring {
 class ChunkStore {
  public:
   struct Key {
-    std::int64_t layer = 0, head = 0;  // head: the first of the KV heads in the message
+    std::int64_t layer = 0, head = 0;  // head: the first of the KV heads in the message; below 0: a recurrence's state
     int chunk = 0;
     std::size_t message = 0;  // index in ChunkPlan::messages
     auto operator<=>(const Key&) const = default;

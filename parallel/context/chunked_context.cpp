@@ -175,7 +175,8 @@ class ChunkedContext::Heads {
 // The attention of one layer: over all KV heads, or, if ranks share the chunk, over this rank's heads, in groups.
 class ChunkedContext::Layer final : public ContextExchange {
  public:
-  Layer(ChunkedContext& all, std::int64_t layer) : all_(all), layer_(layer) {}
+  Layer(ChunkedContext& all, std::int64_t layer)
+      : all_(all), layer_(layer), states_(all.ranks_ ? &*all.ranks_ : nullptr, &all.store_, layer) {}
 
   BlockSelection forward(const PooledAttention& call, const std::shared_ptr<const ContextShards>& shards,
                          const ExecContext& ctx, const AttentionWatch& watch) override {
@@ -228,6 +229,10 @@ class ChunkedContext::Layer final : public ContextExchange {
     return all_.all_rows(t, shards, ctx);
   }
   void sum(const Tensor& t, const ExecContext& ctx) override { all_.sum(t, ctx); }
+  StateChain& states() override {
+    states_.set_keeps(all_.keep_ != Keep::nothing);
+    return states_;
+  }
 
  private:
   Heads& heads(KvHeads some) { return heads_.try_emplace(some.first, all_, layer_, some).first->second; }
@@ -249,6 +254,7 @@ class ChunkedContext::Layer final : public ContextExchange {
   const std::int64_t layer_;
   std::map<std::int64_t, Heads> heads_;  // by the first head
   JoinedBlocks rows_;
+  DocumentStates states_;
 };
 
 ChunkedContext::ChunkedContext(const ExecContext& ctx, std::size_t host_limit, Communicator* ranks)

@@ -3,8 +3,8 @@
 // the whole sequence would not fit into memory. The caller first runs all chunks in order without a tape, and their
 // keys and values are stored. It then runs the chunks again from last to first, each with a tape and immediately
 // followed by its backward. By then, all later chunks have added their contributions to the stored gradients of this
-// chunk's keys and values. Only attention connects tokens, so the results equal those of the whole sequence, up to the
-// rounding of sums.
+// chunk's keys and values. Only attention and recurrences connect tokens, and the states of recurrences are stored, too
+// (state_chain.h), so the results equal those of the whole sequence, up to the rounding of sums.
 // Under context parallelism ranks share each chunk. In attention, each rank has all rows of the chunk for some of the
 // heads (head_exchange.h), and stores the keys and values of these heads only.
 

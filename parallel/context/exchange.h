@@ -18,6 +18,7 @@
 
 #include "autograd/context_exchange.h"
 #include "comm/communicator.h"
+#include "parallel/context/state_chain.h"
 
 namespace ring {
 
@@ -74,9 +75,13 @@ class ContextParallel : public ContextExchange, public ContextTransfers {
   virtual double pairs(const std::shared_ptr<const ContextShards>&, const Pattern&, std::int64_t kv_heads);
   Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor& t, const ExecContext& ctx) override { all_reduce(t, ctx); }
+  StateChain& states() override { return states_; }
 
  protected:
   using ContextTransfers::ContextTransfers;
+
+ private:
+  DocumentStates states_{this};
 };
 
 struct RingOptions {

@@ -64,7 +64,7 @@ const std::vector<WeightFormula> kWeights = {{0, 0, 96, 0, 0.3}, {1, 0, 384, 1, 
 TEST(GatedDeltaNet, EqualsTransformers) {
   const ExecContext ctx{Stream::cpu(2)};
   Parameters params;
-  const GatedDeltaNet net({params, ""}, reference_config());
+  const GatedDeltaNet net({params, ""}, reference_config(), 0);
   params.allocate(ctx, 1);
   params.start_step();
   const ParamList list = net.parameters();

@@ -1,0 +1,43 @@
+#pragma once
+// Passes states along documents that are divided among the ranks of a group, among the chunks of a sequence
+// (train.sequence_chunk), or among both: ranks pass them within a chunk, and a store keeps them between chunks.
+//
+// Rows are divided into runs, the LocalRows of all ranks (of the current chunk). Each boundary between two adjacent
+// runs that a document crosses is a link. The part of a run that starts from the state of a link waits for the part
+// before the link. Its depth is the number of links before it that must carry a state first.
+
+#include <cstdint>
+#include <vector>
+
+#include "autograd/context_exchange.h"
+
+namespace ring {
+
+class ChunkStore;
+class ContextTransfers;
+
+class DocumentStates final : public StateChain {
+ public:
+  // ranks: null if one process has all rows of a chunk. store: null without chunks. Both must outlive this object.
+  explicit DocumentStates(ContextTransfers* ranks, ChunkStore* store = nullptr, std::int64_t layer = 0)
+      : ranks_(ranks), store_(store), layer_(layer) {}
+  // Says whether forward() stores the states after a chunk for the next one.
+  void set_keeps(bool keeps) { keeps_ = keeps; }
+
+  std::vector<StatePart> parts(const ContextShards&) const override;
+  // Ranks exchange the states of all links of one depth at a time, starting with depth 0, in the backward with the
+  // deepest. All ranks know all links, so they make the same number of exchanges in the same order, and a rank has the
+  // states that it sends: they depend on links of smaller depth only (in the backward, of greater depth). So no rank
+  // waits for another one that waits for it. While the first exchange runs, a rank computes the parts that do not wait.
+  void forward(const StatePass&, const ContextShards&, const ExecContext&) override;
+  void backward(const StatePass&, const ContextShards&, const ExecContext&) override;
+
+ private:
+  class Pass;
+  ContextTransfers* ranks_;
+  ChunkStore* store_;
+  std::int64_t layer_;
+  bool keeps_ = false;
+};
+
+}  // namespace ring
