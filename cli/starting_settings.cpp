@@ -62,18 +62,40 @@ Settings gpt2(const StartingPoint& p) {
   return s;
 }
 
-Settings long_context(const StartingPoint& p) {
+// Settings that the templates for long contexts share, so that their models can be compared at equal tokens.
+Settings long_context_base(const StartingPoint& p) {
   Settings s = model_of(p.gpu, 1024, 32768);
-  const std::string window = p.gpu ? "1024" : "128";
   add(s, {{"model.kv_heads", p.gpu ? "4" : "2"},
           {"model.rope.theta", p.gpu ? "1e6" : "1e4"},
-          {"model.attention", "{kind: window, window: " + window + "}",
+          {"train.batch_size", p.gpu ? "4" : "1"},
+          {"optimizer.lr", p.gpu ? "4e-4" : "1e-3"}});
+  return s;
+}
+
+Settings long_context(const StartingPoint& p) {
+  Settings s = long_context_base(p);
+  const std::string window = p.gpu ? "1024" : "128";
+  add(s, {{"model.attention", "{kind: window, window: " + window + "}",
            "each token sees this many tokens; dilated and block_sparse see further: docs/attention.md"},
           {"model.attention_layers", "[{layers: every 4 from 3, attention: {kind: dense}}]",
            "layers that see the whole context"},
-          {"model.qk_norm", "true", "without it, a model with windows in some layers cannot be exported"},
-          {"train.batch_size", p.gpu ? "4" : "1"},
-          {"optimizer.lr", p.gpu ? "4e-4" : "1e-3"}});
+          {"model.qk_norm", "true", "without it, a model with windows in some layers cannot be exported"}});
+  return s;
+}
+
+// mlp_width makes the number of parameters that of long_context(), within 1 %.
+Settings hybrid(const StartingPoint& p) {
+  Settings s = long_context_base(p);
+  add(s, {{"model.mixers", "[gated_delta_net, gated_delta_net, gated_delta_net, attention]",
+           "the layer of each block: three with a state of fixed size, one that sees the whole context"},
+          {"model.qk_norm", "true", "keeps the scores of attention bounded, for stable training"},
+          {"model.mlp_width", p.gpu ? "1792" : "640",
+           "below the default, because gated delta nets have more weights than attention"},
+          {"model.gated_delta_net.key_heads", p.gpu ? "3" : "2", "half as many as value heads, as in Qwen3-Next"},
+          {"model.gated_delta_net.value_heads", p.gpu ? "6" : "4",
+           "each stores key_width x key_width numbers; here, all have model.width channels together"},
+          {"model.gated_delta_net.key_width", p.gpu ? "128" : "64",
+           "channels of a head; only 64 and 128 run on a GPU's tensor cores: docs/linear_attention.md"}});
   return s;
 }
 
@@ -120,6 +142,7 @@ constexpr Kind kKinds[] = {
     {"llama-small", "A small Llama: RMSNorm, SwiGLU, rotary positions, grouped heads.", llama_small, 1},
     {"gpt2", "GPT-2's architecture: LayerNorm, GELU, learned positions, biases.", gpt2, 1},
     {"long-context", "A long context: most layers see a window, some see the whole context.", long_context, 1},
+    {"hybrid", "A hybrid for long contexts: linear attention in most layers, attention in the others.", hybrid, 1},
     {"finetune", "Published weights, or those of a run, trained further on your corpus.", finetune, 3}};
 
 const Kind& kind_of(const std::string& name) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/command.h"
@@ -16,6 +17,9 @@
 #include "core/text_file.h"
 #include "engine/config.h"
 #include "engine/run_directory.h"
+#include "model/architectures.h"
+#include "tests/paths.h"
+#include "tests/process.h"
 #include "text/tokenizer.h"
 
 namespace ring {
@@ -67,6 +71,8 @@ class InitCommand : public testing::Test {
   fs::path folder_ = fs::temp_directory_path() / ("ringmaster_init_" + std::to_string(::getpid()));
 };
 
+using SlowInitCommand = InitCommand;
+
 TEST_F(InitCommand, EveryTemplateLoads) {
   for (const std::string& kind : starting_kinds())
     for (const bool gpu : {false, true}) {
@@ -95,6 +101,29 @@ TEST_F(InitCommand, EveryKeyHasAComment) {
       const bool said = line.find(" # ") != std::string::npos || before.find("# ") != std::string::npos;
       EXPECT_TRUE(said || !value) << line;
     }
+  }
+}
+
+// The template `hybrid` can be compared with `long-context` and, as only attention's pattern differs, with a dense
+// model: tokens are equal, and parameters too, within 2 %.
+TEST_F(InitCommand, TheHybridHasAsManyParametersAsLongContext) {
+  for (const bool gpu : {false, true}) {
+    SCOPED_TRACE(gpu ? "on a GPU" : "on CPUs");
+    const auto config_of = [&](const char* kind) {
+      std::ofstream(path("c.yaml")) << starting_settings({.kind = kind, .tokens = 50'000'000, .gpu = gpu});
+      Config config = load(path("c.yaml"));
+      config.model.vocab_size = 257;  // a small embedding, which is equal in both
+      return config;
+    };
+    const auto parameters = [](const Config& c) {
+      return static_cast<double>(make_model(c.model.resolved())->parameters().num_elements());
+    };
+    const Config hybrid = config_of("hybrid"), dense = config_of("long-context");
+    EXPECT_NEAR(parameters(hybrid) / parameters(dense), 1, 0.02);
+    EXPECT_EQ(hybrid.model.context * hybrid.train.batch_size, dense.model.context * dense.train.batch_size);
+    EXPECT_EQ(hybrid.train.steps, dense.train.steps);
+    EXPECT_EQ(attention_layers_of(hybrid.model).size() * 4, static_cast<std::size_t>(hybrid.model.layers));
+    EXPECT_EQ(hybrid.model.layers, dense.model.layers);
   }
 }
 
@@ -300,6 +329,30 @@ TEST_F(InitCommand, ErrorsNameARemedy) {
   EXPECT_NE(run({"init", path("a.yaml"), "--data", path("there.yaml")}).find("there.yaml"), std::string::npos);
   EXPECT_NE(run({"init", path("a.yaml"), "--template", "gpt5"}).find("llama-small"), std::string::npos);
   EXPECT_FALSE(fs::exists(path("a.yaml")));
+}
+
+// Ten steps over the same sentence: the loss of a model that learns nothing is about log(257) = 5.5.
+TEST_F(SlowInitCommand, EveryTemplateTrains) {
+  std::ofstream text(path("text.txt"));
+  for (int i = 0; i < 2000; ++i) text << "The same words again. ";
+  text.close();
+  run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("c.h5")});
+  for (const std::string& kind : starting_kinds()) {
+    if (kind == "finetune") continue;  // it requires a run
+    SCOPED_TRACE(kind);
+    const std::string file = path(kind + ".yaml");
+    run({"init", file, "--template", kind, "--data", path("c.h5"), "--device", "cpu"});
+    const test::Finished trained =
+        test::run_process({test::ring_binary(), "train", file, "run.device=cpu", "run.directory=" + path(kind),
+                           "train.steps=10", "schedule.warmup_steps=1"});
+    ASSERT_EQ(trained.code, 0) << trained.output;
+    double loss = 0;
+    std::ifstream records(path(kind) + "/metrics.jsonl");
+    for (std::string line; std::getline(records, line);)
+      if (const auto record = nlohmann::json::parse(line); record["group"] == "validation") loss = record["loss"];
+    EXPECT_GT(loss, 0);
+    EXPECT_LT(loss, 4.5);
+  }
 }
 
 }  // namespace
