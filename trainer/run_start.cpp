@@ -57,7 +57,7 @@ void check_adapters(const Origin& origin, const ModelConfig& now) {
   fail("run.init_from: the weights in ", origin.checkpoint, " have adapters of rank ", trained.rank, " and alpha ",
        trained.alpha, " (model.lora), but this run has ",
        wanted.rank ? str("different ones, of rank ", wanted.rank, " and alpha ", wanted.alpha) : "none",
-       ". Use that run's model.lora, or merge its adapters first: ringmaster export RUN --output FOLDER, then ",
+       ". Use that run's model.lora, or merge its adapters first: ringmaster export RUN --merge --output FOLDER, then ",
        "ringmaster import FOLDER");
 }
 

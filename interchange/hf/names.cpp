@@ -82,7 +82,8 @@ bool kept_transposed(Family family, const OurTensor& t) {
   return family == Family::gpt2 && in_block(t.name) && t.shape.size() == 2;
 }
 
-std::vector<OurTensor> our_tensors(const ModelConfig& model) {
+std::vector<OurTensor> our_tensors(ModelConfig model) {
+  model.lora = {};
   const std::unique_ptr<Model> declared = make_model(model);
   std::vector<OurTensor> all;
   std::set<const Param*> seen;  // parameters found so far: a tied head is the embedding again
