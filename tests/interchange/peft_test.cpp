@@ -40,7 +40,7 @@ std::vector<float> logits_of(const Session& session) {
   return to_host<float>(logits.view({logits.numel()}), session.ctx.stream);
 }
 
-double largest(const std::vector<float>& a, const std::vector<float>& b) {
+double farthest(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double most = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -86,13 +86,13 @@ class Peft : public testing::Test {
 TEST_F(Peft, MergedExportsComputeWhatTheRunDoes) {
   for (const char* name : {"Llama", "Qwen2", "Olmo2", "Gemma2", "Gpt2"}) {
     const auto [adapted, base] = write_runs(model_named(name));
-    const double scale = largest(adapted, std::vector<float>(adapted.size()));
-    EXPECT_GT(largest(adapted, base), 0.01 * scale) << name;
+    const double scale = farthest(adapted, std::vector<float>(adapted.size()));
+    EXPECT_GT(farthest(adapted, base), 0.01 * scale) << name;
     export_to_hf(path("adapted").string(), path("merged").string(), {.merge = true});
     import_from_hf(path("merged").string(), path("again").string(), {});
     EXPECT_EQ(read_manifest(first_checkpoint(path("again"))).tensors.size(),
               read_manifest(path("base") / "checkpoints" / checkpoint_name(7)).tensors.size());
-    EXPECT_LE(largest(adapted, logits_of(open("again"))), kTolerance * scale) << name;
+    EXPECT_LE(farthest(adapted, logits_of(open("again"))), kTolerance * scale) << name;
     for (const char* made : {"base", "adapted", "merged", "again"}) fs::remove_all(path(made));
   }
 }
@@ -129,18 +129,18 @@ TEST_F(Peft, AnAdapterIsMergedAfterLoading) {
   for (const char* name : {"Llama", "Qwen3", "Gemma3"}) {
     const auto [adapted, base] = write_runs(model_named(name));
     export_to_hf(path("adapted").string(), path("peft").string(), {});
-    const double scale = largest(adapted, std::vector<float>(adapted.size()));
+    const double scale = farthest(adapted, std::vector<float>(adapted.size()));
     const auto merged = [&] {
       Session session = open("base");
       merge_peft_adapter(session, path("peft").string());
       return logits_of(session);
     };
-    EXPECT_LE(largest(adapted, merged()), kTolerance * scale) << name;
+    EXPECT_LE(farthest(adapted, merged()), kTolerance * scale) << name;
     // rsLoRA divides alpha by the root of the rank.
     change_config([](nlohmann::json& j) { j["use_rslora"] = true, j["lora_alpha"] = 2 / std::sqrt(3.0); });
-    EXPECT_LE(largest(adapted, merged()), kTolerance * scale) << name;
+    EXPECT_LE(farthest(adapted, merged()), kTolerance * scale) << name;
     change_config([](nlohmann::json& j) { j["lora_alpha"] = 9; });
-    EXPECT_GT(largest(adapted, merged()), 100 * kTolerance * scale) << name;
+    EXPECT_GT(farthest(adapted, merged()), 100 * kTolerance * scale) << name;
     for (const char* made : {"base", "adapted", "peft"}) fs::remove_all(path(made));
   }
 }

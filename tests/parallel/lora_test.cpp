@@ -145,7 +145,7 @@ TEST_P(DistLoraLayouts, EqualsOneProcess) {
 }
 
 // --- Memory.
-Config planned(const Overrides& more, int ranks) {
+Config lora_config(const Overrides& more, int ranks) {
   Config c;
   Overrides all = {"run.device=cpu",  "run.threads=1",    "model.context=64",    "model.layers=4",
                    "model.width=256", "model.heads=4",    "train.batch_size=4",  "train.micro_batch=2",
@@ -157,9 +157,9 @@ Config planned(const Overrides& more, int ranks) {
 
 TEST(LoraMemory, GradientsAndStatesOfFrozenWeightsTakeNone) {
   const auto dry = [](const Overrides& more) {
-    return dry_step(planned(more, 1), 1, ActivationPlan::uniform(4, Recompute::none, false), 0);
+    return dry_step(lora_config(more, 1), 1, ActivationPlan::uniform(4, Recompute::none, false), 0);
   };
-  const auto model = make_model(planned({"model.lora.rank=8"}, 1).model);
+  const auto model = make_model(lora_config({"model.lora.rank=8"}, 1).model);
   std::size_t adapters = 0, base = 0;
   for (const Param* p : model->parameters().declared())
     (p->adapter ? adapters : base) += static_cast<std::size_t>(param_aligned(p->shape.numel()));
