@@ -23,7 +23,7 @@ namespace ring {
 namespace {
 
 struct EvalArguments {
-  std::string run, output;
+  std::string run, adapter, output;
   std::vector<std::string> tasks;
   EvalCorpus corpus;
   std::int64_t context = 0, sequence_chunk = 0;
@@ -63,7 +63,8 @@ void run_eval(const EvalArguments& a) {
     for (const TaskSpec& task : parse_tasks("--task", a.tasks)) inputs.push_back(task.file);
     check_output("--output", a.output, inputs);
   }
-  const Session session = open_session(a.run, {.threads = a.threads, .device = a.device, .weights = a.weights});
+  const Session session =
+      open_session(a.run, {.threads = a.threads, .device = a.device, .weights = a.weights}, a.adapter);
   if (a.context) check_length(session.model->config(), "--context", a.context);
   if (!a.tasks.empty()) return print_json(evaluate_tasks(session, a.tasks, a.context, a.corpus.rows, a.json), a);
   const Corpora corpora = a.corpus.open_corpora(a.run, a.threads, session);
@@ -116,6 +117,7 @@ void add_eval_command(Command app) {
   cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a.device);
   add_weights(cmd, a.weights);
+  add_adapter(cmd, a.adapter);
   const Option json = cmd.add_flag("--json", a.json, "Print one JSON object");
   cmd.add_option("--output", a.output, "Write the same JSON object to this file").type_name("FILE");
   const Option tasks =

@@ -23,7 +23,7 @@ namespace ring {
 namespace {
 
 struct GenerateArguments {
-  std::string run, prompt, prompts_file, output;
+  std::string run, adapter, prompt, prompts_file, output;
   std::vector<std::string> stops;
   Sampling sampling;
   std::int64_t max_tokens = 256, batch_size = 8, context = 0;
@@ -114,7 +114,7 @@ void run_generate(GenerateArguments a) {
   const bool lines = a.json || !a.prompts_file.empty() || !a.output.empty();
   const std::vector<std::string> prompts =
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
-  const Session session = open_session(a.run, {a.threads, a.device, a.context, a.weights, a.kv_cache});
+  const Session session = open_session(a.run, {a.threads, a.device, a.context, a.weights, a.kv_cache}, a.adapter);
   a.sampling = sampling_for(a, generation_config_of(session.origin));
   if (a.chat) return run_chat(session, a.talk, a.sampling, a.max_tokens, a.stops);
   if (lines) return write_lines(a, session, prompts);
@@ -173,6 +173,7 @@ void add_generate_command(Command app) {
   cmd.add_number("--threads", a->threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a->device);
   add_weights(cmd, a->weights);
+  add_adapter(cmd, a->adapter);
   cmd.add_flag("--ignore-end", a->ignore_end, "Continue after an end-of-text token");
   add_chat(cmd, *a);
   cmd.footer(

@@ -26,7 +26,7 @@ constexpr int kMaxWaiting = 8;         // maximum number of texts that wait for 
 constexpr const char* kJson = "application/json";
 
 struct ServeArguments {
-  std::string run, at = "8000", token_file, name, chat_template;
+  std::string run, adapter, at = "8000", token_file, name, chat_template;
   DeviceChoice device = DeviceChoice::automatic;
   SavedWeights weights = SavedWeights::latest;
   KvCacheType kv_cache = KvCacheType::automatic;
@@ -113,7 +113,7 @@ void serve(const ServeArguments& a) {
   http.max_body = kMaxBody;
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
   StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
-  TextModel model(open_session(a.run, {a.threads, a.device, a.context, a.weights, a.kv_cache}), kMaxWaiting,
+  TextModel model(open_session(a.run, {a.threads, a.device, a.context, a.weights, a.kv_cache}, a.adapter), kMaxWaiting,
                   a.chat_template);
   ServeLimits limits{a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens};
   model.generation().apply(limits.usual);
@@ -145,6 +145,7 @@ void add_serve_command(Command app) {
   c.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(c, a.device);
   add_weights(c, a.weights);
+  add_adapter(c, a.adapter);
   c.footer(
       "Meant for trying a model: it writes one text at a time, and other requests wait.\nExample: ringmaster serve "
       "runs/quickstart --listen 8000");

@@ -26,6 +26,7 @@ struct ExportArguments {
   SavedWeights weights = SavedWeights::latest;
   std::uint64_t max_bytes = ExportOptions{}.max_bytes;
   std::int64_t context = 0;
+  bool merge = false;
 };
 
 struct ImportArguments {
@@ -58,9 +59,11 @@ void export_hf(const ExportArguments& a, const StopSignal& signal) {
   options.max_bytes = a.max_bytes;
   options.stopped = [&] { return signal.requested(); };
   options.context = a.context;
+  options.merge = a.merge;
   const Exported e = export_to_hf(a.run, a.output, options);
-  std::cout << e.checkpoint << " -> " << e.folder << ": " << summary(architecture(e.family), e.tensors, e.parameters)
-            << ", " << safetensors_name(e.type) << "\n";
+  const std::string what = str(e.adapter ? "adapter of " : "", architecture(e.family));
+  std::cout << e.checkpoint << " -> " << e.folder << ": " << summary(what, e.tensors, e.parameters) << ", "
+            << safetensors_name(e.type) << "\n";
   print_notes(e.notes);
 }
 
@@ -70,7 +73,8 @@ void export_gguf(const ExportArguments& a, const StopSignal& signal) {
   const GgufOptions options{.weights = a.weights,
                             .type = type_named(types, a),
                             .stopped = [&] { return signal.requested(); },
-                            .context = a.context};
+                            .context = a.context,
+                            .merge = a.merge};
   const GgufExported e = export_to_gguf(a.run, a.output, options);
   std::cout << e.checkpoint << " -> " << e.file << ": " << summary(e.architecture, e.tensors, e.parameters) << ", "
             << gguf_name(e.type) << "\n";
@@ -128,6 +132,8 @@ void add_export_command(Command app) {
          "--dtype", a->type,
          "bf16, f16, f32, or q8_0 for gguf; default: the checkpoint's type, or f32 if it has several, which is exact")
       .one_of({"bf16", "f16", "f32", "q8_0"});
+  cmd.add_flag("--merge", a->merge,
+               "Merge low-rank adapters (model.lora) into the weights; default: hf writes only the adapters, for PEFT");
   const Option max = cmd.add_bytes("--max-file-bytes", a->max_bytes,
                                    "hf: split larger weights into files of at most this size, such as 5GB", 1, kMaxFile)
                          .show_default();

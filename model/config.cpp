@@ -165,6 +165,7 @@ void ModelConfig::fields(Fields& f) {
                          {"depth_scaled", InitScheme::depth_scaled},
                          {"magneto", InitScheme::magneto}}));
   f("init_std", init_std, "standard deviation for normal and depth_scaled", in_range(1e-20, 1000));
+  f("lora", lora, "low-rank adapters of linear layers (LoRA): only these are trained, all other weights are frozen");
 }
 
 namespace {
@@ -306,6 +307,7 @@ void ModelConfig::validate(std::vector<SettingProblem>& errors) const {
     errors.push_back("norm_place: reordered_attention requires gated delta nets (model.mixers). Use reordered");
   check_soft_caps(*this, errors);
   check_unused_attention(*this, errors);
+  check_targets(lora, linear_names(*this), errors);
   if (const ModelConfig whole = resolved(); !has_gated_delta_net(*this))
     validate_unused(gated_delta_net, errors);
   else
@@ -321,6 +323,7 @@ ModelConfig ModelConfig::resolved() const {
   if (!c.head_dim) c.head_dim = c.width / c.heads;
   if (!c.mlp_width) c.mlp_width = is_gated(c.mlp) ? (c.width * 8 / 3 + 31) / 32 * 32 : 4 * c.width;
   if (has_gated_delta_net(c)) c.gated_delta_net = resolved_for(c.gated_delta_net, c.heads, c.head_dim);
+  if (!c.lora.alpha) c.lora.alpha = 2 * static_cast<double>(c.lora.rank);
   return c;
 }
 
@@ -350,6 +353,15 @@ std::vector<std::int64_t> attention_layers_of(const ModelConfig& c) {
   for (std::int64_t layer = 0; layer < c.layers; ++layer)
     if (mixer_of(c, layer) == Mixer::attention) all.push_back(layer);
   return all;
+}
+
+std::vector<std::string> linear_names(const ModelConfig& c) {
+  std::vector<std::string> names = {"wq", "wk", "wv"};
+  if (has_gated_delta_net(c)) names.insert(names.end(), {"wa", "wb", "wz"});
+  names.push_back("wo");
+  if (is_gated(c.mlp)) names.push_back("gate");
+  names.insert(names.end(), {"up", "down"});
+  return names;
 }
 
 bool has_gated_delta_net(const ModelConfig& c) { return std::ssize(attention_layers_of(c)) < c.layers; }

@@ -9,6 +9,7 @@
 #include "kernels/activation.h"
 #include "model/attention/config.h"
 #include "model/gated_delta_net_config.h"
+#include "model/lora_config.h"
 
 namespace ring {
 
@@ -93,6 +94,7 @@ struct ModelConfig {
   double dropout = 0, attention_dropout = 0;
   InitScheme init = InitScheme::depth_scaled;
   double init_std = 0.02;
+  LoraConfig lora;
   std::string architecture = "decoder";  // one of architecture_names(); a setting only if there are several
 
   void fields(Fields&);
@@ -113,6 +115,8 @@ Mixer mixer_of(const ModelConfig&, std::int64_t layer);
 NormPlace norm_place_of(const ModelConfig&, std::int64_t layer);
 // Returns the indices of the layers with attention, ascending.
 std::vector<std::int64_t> attention_layers_of(const ModelConfig&);
+// Returns the names of the linear layers of the blocks, as in model.lora.targets.
+std::vector<std::string> linear_names(const ModelConfig&);
 // Returns true if any layer is a gated delta net.
 bool has_gated_delta_net(const ModelConfig&);
 

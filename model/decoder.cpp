@@ -143,9 +143,11 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, const Ma
   for (const AttentionVariantKind* kind : attention_variants())
     if (kind->make_state) states_.push_back(kind->make_state(*this, patterns));
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
-  if (c.tied_embeddings) return;
-  head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, by_token);
-  head_->table = true;
+  if (!c.tied_embeddings) {
+    head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, by_token);
+    head_->table = true;
+  }
+  for (Param* p : params_.declared()) p->base = c.lora.rank > 0 && !p->adapter;
 }
 
 std::vector<ModelPart> Decoder::parts() const {

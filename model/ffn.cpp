@@ -21,15 +21,15 @@ Activation activation_of(Mlp kind) {
 
 FeedForward::FeedForward(const ParamPrefix& at, const ModelConfig& c)
     : kind_(c.mlp),
-      in_(at, mlp_outputs(c), c.width, c.biases == Biases::all, Cut::outputs),
+      in_(at, mlp_outputs(c), c.width, c.biases == Biases::all, Cut::outputs, c.lora),
       out_(at, {{"down", c.width, weight_std(c, c.mlp_width, c.width, true, true)}}, c.mlp_width,
-           c.biases == Biases::all, Cut::inputs) {
+           c.biases == Biases::all, Cut::inputs, c.lora) {
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.mlp_width, c);
 }
 
 Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
-  const bool formatted = in_.weight->format || out_.weight->format;
-  if (kind_ == Mlp::gelu_tanh && !sub_norm_ && !formatted) {
+  const auto is_plain = [](const Linear& l) { return !l.weight->format && !l.adapter; };
+  if (kind_ == Mlp::gelu_tanh && !sub_norm_ && is_plain(in_) && is_plain(out_)) {
     const auto mlp = [&](const Var& in, const Var& bias, const Var& added) {
       return mlp_gelu_tanh(run, in, in_.weight->var, in_.bias_or_none(), out_.weight->var, bias, added);
     };

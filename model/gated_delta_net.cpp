@@ -52,15 +52,15 @@ GatedDeltaNet::GatedDeltaNet(const ParamPrefix& at, const ModelConfig& c, std::i
       conv_kernel_(c.gated_delta_net.conv_kernel),
       max_beta_(c.gated_delta_net.negative_eigenvalues ? 2 : 1),
       eps_(static_cast<float>(c.gated_delta_net.norm_eps > 0 ? c.gated_delta_net.norm_eps : c.norm_eps)),
-      qkv_(at, delta_outputs(c), c.width, false, Cut::outputs),
+      qkv_(at, delta_outputs(c), c.width, false, Cut::outputs, c.lora),
       conv_(&conv_weights(at, c.gated_delta_net)),
-      ab_(at, plain_outputs(c, {"wa", "wb"}, rule_.value_heads), c.width, false, Cut::outputs),
+      ab_(at, plain_outputs(c, {"wa", "wb"}, rule_.value_heads), c.width, false, Cut::outputs, c.lora),
       log_decay_(&head_vector(at, "log_decay", rule_.value_heads, 0, std::log(16.0))),
       dt_bias_(&head_vector(at, "dt_bias", rule_.value_heads, std::log(0.001), std::log(0.1))),
-      gate_(at, plain_outputs(c, {"wz"}, c.gated_delta_net.values()), c.width, false, Cut::outputs),
+      gate_(at, plain_outputs(c, {"wz"}, c.gated_delta_net.values()), c.width, false, Cut::outputs, c.lora),
       norm_(&at.params.add({{at("norm.weight"), 0, rule_.value_width, {Init::Kind::ones}}}, 0)),
       out_(at, {{"wo", c.width, weight_std(c, c.gated_delta_net.values(), c.width, true, true)}},
-           c.gated_delta_net.values(), false, Cut::inputs) {}
+           c.gated_delta_net.values(), false, Cut::inputs, c.lora) {}
 
 ParamList GatedDeltaNet::parameters() const {
   ParamList all = qkv_.parameters();

@@ -2,6 +2,7 @@
 // Layers. Each layer declares its parameters below a ParamPrefix, with their placement under tensor parallelism, and is
 // called with a Run. The ops do the communication that sharding requires.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,15 @@
 
 namespace ring {
 
+// A low-rank adapter of a linear layer: adds scale * dropout(x) A^T B^T to some of the layer's outputs.
+struct LowRankAdapter {
+  std::vector<std::size_t> outputs;  // indices of the adapted outputs
+  Param* a;                          // [outputs * rank, in], stacked by output
+  Param* b;                          // [channels of the outputs, rank], stacked by output
+  float scale, dropout;
+  std::uint32_t dropout_site;
+};
+
 // y = x w^T + b. Several outputs may share one GEMM: their weights are then one parameter with several parts.
 struct Linear {
   struct Output {
@@ -19,8 +29,9 @@ struct Linear {
     float std;  // standard deviation of the initial weights
   };
   // cut: how the weight is sharded. Cut::outputs shards the bias as well; with Cut::inputs the bias is replicated, and
-  // added once to the sum over the processes.
-  Linear(const ParamPrefix&, const std::vector<Output>&, std::int64_t in, bool bias, Cut cut = Cut::none);
+  // added once to the sum over the processes. lora: resolved; the outputs that it targets get an adapter.
+  Linear(const ParamPrefix&, const std::vector<Output>&, std::int64_t in, bool bias, Cut cut = Cut::none,
+         const LoraConfig& lora = {});
   // Maps x [N,in] to [N,out]. Under tensor parallelism shapes depend on the cut:
   //   outputs, parts (column-parallel)   x [N/tp,in], whose rows are gathered first -> [N,out/tp]
   //   inputs (row-parallel)              x [N,in/tp] -> this process's rows of the sum over processes, [N/tp,out]
@@ -32,6 +43,12 @@ struct Linear {
 
   Param* weight;
   Param* bias = nullptr;
+  std::optional<LowRankAdapter> adapter;
+
+ private:
+  Var apply_base(Run&, const Var& x, const Var& residual) const;
+  // Returns the adapter's output + residual.
+  Var apply_adapter(Run&, const Var& x, const Var& residual) const;
 };
 
 // Returns the standard deviation of a matrix's initial weights (model.init). has_gain: true for matrices that the

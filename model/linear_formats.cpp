@@ -119,6 +119,8 @@ std::string swiglu_inputs_misfit(const ModelConfig& c, const std::vector<Param*>
     return "requires a model.norm_place other than sub, which normalizes SwiGLU's output";
   if (std::ranges::none_of(weights, [](const Param* p) { return names("*.down.weight", *p); }))
     return "requires a layer `down` that train.linears_except does not name";
+  if (c.lora.adapts("down"))
+    return "requires that `down` has no adapter, which reads SwiGLU's output (model.lora.targets)";
   if (c.mlp_width % (slices * kFp8Block))
     return str("requires model.mlp_width to be a multiple of ", kFp8Block,
                slices > 1 ? str(" x ", slices, " (parallel.tp)") : "", ", got ", c.mlp_width);

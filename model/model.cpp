@@ -98,8 +98,23 @@ KvCache Model::make_cache(std::int64_t batch, std::int64_t capacity, const ExecC
   return cache;
 }
 
+namespace {
+
+std::string missing_adapters(std::int64_t matrices, std::int64_t) {
+  return str("the weights have no adapters for some layers (", matrices,
+             " matrices, model.lora). The adapters start at 0 and learn in this run");
+}
+
+std::string unexpected_adapters(std::int64_t matrices) {
+  return str("the weights have adapters (", matrices, " matrices, model.lora) that this run does not use");
+}
+
+}  // namespace
+
 std::vector<LaterWeights> Model::later_weights() {
-  std::vector<LaterWeights> all;
+  std::vector<LaterWeights> all = {{{}, missing_adapters, unexpected_adapters}};
+  for (Param* p : params_.declared())
+    if (p->adapter) all[0].params += {p};
   for (const AttentionVariantKind* kind : attention_variants()) {
     if (!kind->missing) continue;
     all.push_back({{}, kind->missing, kind->unexpected});

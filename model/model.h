@@ -118,8 +118,8 @@ class Model {
   // Throws Error if a layer does not support the type.
   KvCache make_cache(std::int64_t batch, std::int64_t capacity, const ExecContext&,
                      KvCacheType = KvCacheType::automatic) const;
-  // Returns the weights of the attention layers that a run may start or stop using, so that checkpoints may lack them;
-  // one entry for each kind.
+  // Returns the weights of adapters and attention layers that a run may start or stop using, so that checkpoints may
+  // lack them; one entry for each kind.
   std::vector<LaterWeights> later_weights();
   // Returns true if any layer chooses its blocks of keys in each forward.
   virtual bool chooses_keys() const { return false; }

@@ -23,7 +23,7 @@ constexpr std::int64_t param_aligned(std::int64_t n) { return (n + kParamAlign -
 struct Init {
   enum class Kind : std::uint8_t { zeros, ones, normal, uniform } kind = Kind::zeros;
   float std = 0;            // standard deviation of Kind::normal
-  float low = 0, high = 0;  // bounds of Kind::uniform, for vectors
+  float low = 0, high = 0;  // bounds of Kind::uniform
 };
 
 // The shard of the parameters that a process holds (tensor parallelism).
@@ -69,6 +69,8 @@ struct Param {
   bool linear = false;      // weight of a linear layer; may have a number format (model/linear_format.h)
   bool table = false;       // an embedding or head: rows are independent, and backward does not read the values
   bool held = true;         // false if a different pipeline stage has the parameter (Model::hold_stage())
+  bool adapter = false;     // a matrix of a low-rank adapter (model.lora)
+  bool base = false;        // frozen because the model has low-rank adapters
   bool encoded = false;     // frozen, and on the device only in its format's encoding (model/weight_encoding.h)
   std::int64_t offset = 0;  // first element in the flat buffers
   Var var;                  // weight and gradient slot, bound by Parameters::allocate; no slot if frozen

@@ -59,7 +59,7 @@ void bind(const OptimizerConfig& c, const Param& p, LogicalParam& part) {
   part.group = 0;
   for (std::size_t i = 0; i < c.groups.size(); ++i)
     if (names(c.groups[i], part.name)) part.group = i + 1;
-  part.frozen = part.group && c.groups[part.group - 1].frozen;
+  part.frozen = p.base || (part.group && c.groups[part.group - 1].frozen);
   part.update_flops = part.frozen ? 0 : optimizer_kind(optimizer_kind_of(c, p, part))(c, 0)->flops(part.whole);
 }
 
@@ -76,7 +76,12 @@ void check_entry(const OptimizerConfig& c, std::size_t i, const std::vector<Para
                  std::vector<SettingProblem>& errors) {
   const std::optional<std::string>& kind = c.groups[i].kind;
   const auto uses = [&](const Param& p, const LogicalParam& part) { return optimizer_kind_of(c, p, part) == *kind; };
-  if (!any_of_entry(params, i, [](const Param&, const LogicalParam&) { return true; }))
+  if (any_of_entry(params, i, [](const Param& p, const LogicalParam&) { return p.base; }) &&
+      !any_of_entry(params, i, [](const Param& p, const LogicalParam&) { return !p.base; }))
+    errors.push_back(str("optimizer.groups[", i,
+                         "]: has no effect, because all of its parameters are frozen (model.lora). Name adapters, such "
+                         "as '*.lora_b.weight', or leave it out"));
+  else if (!any_of_entry(params, i, [](const Param&, const LogicalParam&) { return true; }))
     errors.push_back(
         str("optimizer.groups[", i,
             "]: later entries override it for all of its parameters. Leave it out, or move it after them"));

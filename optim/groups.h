@@ -13,7 +13,8 @@ namespace ring {
 
 // Sets the group, frozen flag and update FLOPs of every parameter. Call before lay_out(). Adds the problems found, like
 // the validate() of a settings section: a pattern that matches no parameter, an entry whose parameters all belong to
-// later entries, a kind that updates none of its group's parameters, or no parameter left to train.
+// later entries or are frozen because of model.lora, a kind that updates none of its group's parameters, or no
+// parameter left to train.
 void bind_groups(const OptimizerConfig&, Parameters& declared, std::vector<SettingProblem>& errors);
 // Same, but throws Error with the first problem.
 void bind_groups(const OptimizerConfig&, Parameters& declared);

@@ -294,6 +294,14 @@ void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& 
          " supports neither parallel.local_steps nor parallel.compress. Leave them out, or set parallel.pp: 1");
 }
 
+// A process of tensor parallelism has only some channels of the inputs of wo and down, whose masks it cannot compute.
+void check_adapters(const ParallelPlan& p, const ModelConfig& m) {
+  const bool by_columns = m.lora.adapts("wo") || m.lora.adapts("down");
+  if (p.tp > 1 && m.lora.dropout > 0 && by_columns)
+    fail("parallel.tp: ", p.tp, " shards the inputs of wo and down, for which model.lora.dropout: ", m.lora.dropout,
+         " is not supported. Set it to 0, leave wo and down out of model.lora.targets, or set parallel.tp: 1");
+}
+
 void lay_out_context(ParallelPlan& p, const ModelConfig& m, bool packed) {
   p.cp_layout = p.cp == 1 ? ContextLayout{ContextLayoutKind::contiguous, m.context, 1}
                           : context_layout(p.config, m, m.context, p.cp, packed);
@@ -433,6 +441,7 @@ ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const B
 ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
   ParallelPlan p = plan_degrees(c, m, b, world);
   check_stages(p, m, b);
+  check_adapters(p, m);
   choose_schedule(p, m);
   lay_out_context(p, m, b.packed);
   lay_out_chunks(p, m, b.sequence_chunk);

@@ -49,12 +49,25 @@ bool changes_heads(const std::string& change) {
   return changes_one_of(change, {"model.heads:", "model.kv_heads:", "model.head_dim:"});
 }
 
+// Throws Error if the initial weights contain adapters that this run would drop or change.
+void check_adapters(const Origin& origin, const ModelConfig& now) {
+  LoraConfig trained = origin.config.model.resolved().lora, wanted = now.lora;
+  trained.dropout = wanted.dropout;
+  if (trained.rank == 0 || trained == wanted) return;
+  fail("run.init_from: the weights in ", origin.checkpoint, " have adapters of rank ", trained.rank, " and alpha ",
+       trained.alpha, " (model.lora), but this run has ",
+       wanted.rank ? str("different ones, of rank ", wanted.rank, " and alpha ", wanted.alpha) : "none",
+       ". Use that run's model.lora, or merge its adapters first: ringmaster export RUN --merge --output FOLDER, then ",
+       "ringmaster import FOLDER");
+}
+
 // Compares the model with the model in which the initial weights were trained. Throws Error if the heads differ. Warns
 // about other settings that keep the shapes of weights but change what the weights compute.
 void check_meaning_of_weights(const Origin& origin, Config now) {
   Config trained = origin.config;
   trained.model = trained.model.resolved();
   now.model = now.model.resolved();
+  check_adapters(origin, now.model);
   std::vector<std::string> changes = diff_configs(trained, now);
   std::erase_if(changes, [](const std::string& change) {
     return !changes_heads(change) &&

@@ -62,7 +62,7 @@ void parameter_gradients(const Backward& back, const LinearInputs<SlotPtr>& inpu
 }
 
 LinearInputs<Saved> save_for_gradients(const Run& run, const LinearInputs<Var>& in) {
-  return {.x = run.save(in.x), .w = run.save(in.w), .b = {}, .residual = {}};
+  return {.x = in.w.slot ? run.save(in.x) : Saved{}, .w = run.save(in.w), .b = {}, .residual = {}};
 }
 
 Var linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {

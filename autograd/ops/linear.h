@@ -33,7 +33,7 @@ void input_gradient(const Backward&, const LinearInputs<SlotPtr>&, const Tensor&
 void parameter_gradients(const Backward&, const LinearInputs<SlotPtr>&, const Tensor& dy, const Tensor& w,
                          const Saved& x);
 
-// Saves the inputs that gradients need: x and w.
+// Saves the inputs that gradients need: w, and x if w has a gradient.
 LinearInputs<Saved> save_for_gradients(const Run&, const LinearInputs<Var>&);
 
 }  // namespace ring

@@ -39,12 +39,13 @@ void add_own_rows(PipelinedReduceScatter& reduced, const Tensor& dy, const Tenso
 void gather_linear_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
                             const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
-  const Tensor &dy = back.grad(), x = saved.x.get(ctx), w = saved.w.get(ctx);
+  const Tensor &dy = back.grad(), w = saved.w.get(ctx);
+  const Shape shape{dy.dim(0) / tp.size(), w.dim(1)};
   std::optional<PipelinedAllGather> gathered;
-  if (inputs.w) gathered.emplace(ctx, tp, x, 2 * w.dim(0));
+  if (inputs.w) gathered.emplace(ctx, tp, saved.x.get(ctx), 2 * w.dim(0));
   std::optional<PipelinedReduceScatter> reduced;
   if (inputs.x)
-    reduced.emplace(ctx, tp, x.shape(), dy.dtype(), w.dim(0), [&](std::int64_t first, const Tensor& dst) {
+    reduced.emplace(ctx, tp, shape, dy.dtype(), w.dim(0), [&](std::int64_t first, const Tensor& dst) {
       input_gradient(ctx, dy.narrow(0, first, dst.dim(0)), w, {dst});
     });
   if (gathered) {
@@ -54,7 +55,7 @@ void gather_linear_backward(const Backward& back, Communicator& tp, const Linear
   }
   bias_gradient(back, inputs.b, dy, {w.dim(0)}, w.dtype());
   if (reduced)
-    add_own_rows(*reduced, rows_of_rank(dy, tp.rank(), tp), w, back.sink(inputs.x, x.shape(), dy.dtype()),
+    add_own_rows(*reduced, rows_of_rank(dy, tp.rank(), tp), w, back.sink(inputs.x, shape, dy.dtype()),
                  gathered.has_value(), ctx);
   back.accumulate(inputs.residual, dy);
 }
@@ -75,15 +76,17 @@ Tensor scattered_product(const ExecContext& ctx, Communicator& tp, const LinearI
 void linear_scatter_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
                              const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
-  const Tensor &dy = back.grad(), x = saved.x.get(ctx), w = saved.w.get(ctx);
+  const Tensor &dy = back.grad(), w = saved.w.get(ctx);
   PipelinedAllGather::PieceFn multiply;
   if (inputs.x)
-    multiply = [&, dx = back.sink(inputs.x, x.shape(), dy.dtype())](std::int64_t first, const Tensor& rows) {
+    multiply = [&, dx = back.sink(inputs.x, {dy.dim(0) * tp.size(), w.dim(1)}, dy.dtype())](std::int64_t first,
+                                                                                            const Tensor& rows) {
       input_gradient(ctx, rows, w, {dx.dst.narrow(0, first, rows.dim(0)), dx.beta});
     };
   PipelinedAllGather::RankFn add_weight;
   if (inputs.w)
-    add_weight = [&, dw = back.sink(inputs.w, w.shape(), w.dtype())](int rank, const Tensor& rows) mutable {
+    add_weight = [&, x = saved.x.get(ctx), dw = back.sink(inputs.w, w.shape(), w.dtype())](int rank,
+                                                                                           const Tensor& rows) mutable {
       weight_gradient(ctx, rows, rows_of_rank(x, rank, tp), dw);
     };
   const std::int64_t products = (inputs.x ? 1 : 0) + (inputs.w ? 1 : 0);

@@ -48,9 +48,9 @@ std::vector<PublishedTensor> sources_of(const std::vector<GgufWeight>& weights) 
   return all;
 }
 
-std::vector<float> values_of(const FoundCheckpoint& found, const GgufWeight& w) {
+std::vector<float> values_of(const FoundCheckpoint& found, const GgufWeight& w, const LoraConfig& lora) {
   if (w.from.parts.empty()) return w.values;
-  std::vector<float> values = read_published_values(found, w.from);
+  std::vector<float> values = read_published_values(found, w.from, lora);
   for (float& value : values) value += w.add;
   if (!w.heads) return values;
   return interleaved_heads(values, w.heads, w.tensor.shape.size() == 2 ? w.tensor.shape[1] : 1);
@@ -84,13 +84,13 @@ void add_more_ends(GgufKeys& keys, const TextEnds& ends, std::vector<std::string
 }
 
 void write_file(const FoundCheckpoint& found, const GgufKeys& keys, const std::vector<GgufWeight>& weights,
-                const std::string& file, const GgufOptions& options) {
+                const std::string& file, const GgufOptions& options, const LoraConfig& lora) {
   std::vector<GgufTensor> tensors;
   for (const GgufWeight& w : weights) tensors.push_back(w.tensor);
   write_atomically(file, [&](FileHandle& to) {
     write_gguf(to, keys, tensors, [&](std::size_t i) {
       if (options.stopped && options.stopped()) fail("stopped by a signal; ", file, " was not written");
-      return values_of(found, weights[i]);
+      return values_of(found, weights[i], lora);
     });
   });
 }
@@ -98,6 +98,11 @@ void write_file(const FoundCheckpoint& found, const GgufKeys& keys, const std::v
 GgufExported export_found(const FoundCheckpoint& found, const std::string& file, const GgufOptions& options) {
   const Origin origin = origin_of(found);
   ModelConfig model = origin.config.model.resolved();
+  if (model.lora.rank > 0 && !options.merge)
+    fail(origin.checkpoint,
+         " has adapters (model.lora), which a GGUF file holds only merged into the weights. Pass "
+         "--merge");
+  check_merge(options.merge, origin);
   GgufExported e{.checkpoint = origin.checkpoint, .file = file, .architecture = gguf_architecture(model)};
   set_exported_context(model, origin, options.context, e.notes);
   const std::vector<PublishedTensor> sources = sources_of(gguf_weights(e.architecture, model, GgufType::f32));
@@ -110,7 +115,7 @@ GgufExported export_found(const FoundCheckpoint& found, const std::string& file,
   const auto tokenizer = needed_tokenizer(origin);
   add(keys, gguf_tokenizer(*tokenizer, chat_format_of(origin), model.vocab_size, e.notes));
   add_more_ends(keys, all_text_ends_of(origin, tokenizer, e.notes), e.notes);
-  write_file(found, keys, weights, file, options);
+  write_file(found, keys, weights, file, options, model.lora);
   e.tensors = weights.size();
   for (const PublishedTensor& t : sources) e.parameters += t.numel();
   return e;

@@ -18,6 +18,7 @@ struct GgufOptions {
   std::optional<GgufType> type;
   std::function<bool()> stopped;  // polled between tensors; if it returns true, aborts with Error; may be null
   std::int64_t context = 0;       // context to declare; see set_exported_context()
+  bool merge = false;             // merge low-rank adapters (model.lora); they cannot be exported otherwise
 };
 
 struct GgufExported {

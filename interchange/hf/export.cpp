@@ -6,12 +6,14 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/new_folder.h"
+#include "checkpoint/safetensors/reader.h"
 #include "checkpoint/safetensors/writer.h"
 #include "core/check.h"
 #include "core/json.h"
 #include "evaluate/generation_config.h"
 #include "evaluate/session.h"
 #include "interchange/hf/config.h"
+#include "interchange/hf/peft.h"
 #include "interchange/hf/saved_weights.h"
 
 namespace ring {
@@ -98,25 +100,69 @@ void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const c
 }
 
 void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors, const fs::path& folder,
-                   const ExportOptions& options, FloatType type) {
+                   const ExportOptions& options, FloatType type, const LoraConfig& lora) {
   std::vector<OutputTensor> outputs;
   for (const PublishedTensor& t : tensors) outputs.push_back({t.name, t.shape()});
   write_safetensors(folder, outputs, {type, options.max_bytes}, [&](std::size_t i) {
     if (options.stopped && options.stopped()) fail("stopped by a signal; ", folder.string(), " was removed");
-    return read_published_values(found, tensors[i]);
+    return read_published_values(found, tensors[i], lora);
   });
+}
+
+// Returns the published model below the run's base: where it was imported from, or "" if this is not known.
+std::string base_of(const Origin& origin) {
+  try {
+    const std::string& base = origin.config.run.init_from;
+    return base.empty() ? "" : origin_of(find_checkpoint(base)).imported;
+  } catch (const Error&) {  // the base need not exist any more
+    return "";
+  }
+}
+
+void write_adapter(const FoundCheckpoint& found, const Origin& origin, const fs::path& folder,
+                   const ExportOptions& options, Exported& e) {
+  const ModelConfig model = origin.config.model.resolved();
+  const std::vector<PublishedTensor> tensors = peft_tensors(e.family, model);
+  check_has_tensors(found, tensors);
+  e.type = options.type.value_or(widest_type(found, tensors));
+  ExportOptions one_file = options;
+  one_file.max_bytes = std::uint64_t{1} << 62;
+  write_weights(found, tensors, folder, one_file, e.type, {});
+  fs::rename(folder / kSafetensorsName, folder / kPeftWeights);
+  const std::string base = base_of(origin);
+  if (base.empty())
+    e.notes.push_back(str("The published model to which the adapter belongs is not known. Write its name into ",
+                          kPeftConfig, " (base_model_name_or_path)"));
+  write_text(folder / kPeftConfig, peft_config(model.lora, tensors, base));
+  e.tensors = tensors.size();
+  for (const PublishedTensor& t : tensors) e.parameters += t.numel();
+}
+
+Exported export_adapter(const FoundCheckpoint& found, const Origin& origin, const std::string& output,
+                        const ExportOptions& options) {
+  Exported e{.checkpoint = origin.checkpoint,
+             .folder = output,
+             .family = family_of(origin.config.model.resolved()),
+             .adapter = true};
+  NewFolder folder(output);
+  write_adapter(found, origin, folder.path(), options, e);
+  folder.commit();
+  e.folder = folder.final().string();
+  return e;
 }
 
 Exported export_found(const FoundCheckpoint& found, const std::string& output, const ExportOptions& options) {
   const Origin origin = origin_of(found);
   ModelConfig model = origin.config.model.resolved();
+  if (model.lora.rank > 0 && !options.merge) return export_adapter(found, origin, output, options);
+  check_merge(options.merge, origin);
   Exported e{.checkpoint = origin.checkpoint, .folder = output, .family = family_of(model)};
   set_exported_context(model, origin, options.context, e.notes);
   const std::vector<PublishedTensor> tensors = exported_tensors(e.family, model);
   check_has_tensors(found, tensors);
   e.type = options.type.value_or(widest_type(found, tensors));
   NewFolder folder(output);
-  write_weights(found, tensors, folder.path(), options, e.type);
+  write_weights(found, tensors, folder.path(), options, e.type, model.lora);
   const auto tokenizer = known_tokenizer(origin, e.notes);
   const std::string kept = kept_text_of(origin.checkpoint, kGenerationFile);
   const TextEnds ends = all_text_ends_of(origin, tokenizer, e.notes);

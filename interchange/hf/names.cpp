@@ -154,7 +154,8 @@ std::vector<PublishedTensor> tensors_in_layout(const Naming& naming, Family fami
   return all;
 }
 
-std::vector<OurTensor> our_tensors(const ModelConfig& model) {
+std::vector<OurTensor> our_tensors(ModelConfig model) {
+  model.lora = {};
   const std::unique_ptr<Model> declared = make_model(model);
   std::vector<OurTensor> all;
   std::set<const Param*> seen;  // parameters found so far: a tied head is the embedding again

@@ -38,7 +38,7 @@ struct Naming {
   std::string blocks;  // prefix of the block number, e.g. "model.layers."
 };
 // Returns all published tensors of the model, in the order of a forward pass; each of our tensors is in exactly one of
-// them. None is transposed.
+// them. None is transposed. Low-rank adapters are left out (model.lora).
 std::vector<PublishedTensor> named_tensors(const Naming&, const ModelConfig& resolved);
 // Like named_tensors(), with the names and layout of the family's class in transformers 5.
 std::vector<PublishedTensor> published_tensors(Family, const ModelConfig& resolved);

@@ -31,6 +31,26 @@ void append(const FoundCheckpoint& found, const OurTensor& part, std::vector<flo
   widen(float_type_of(t.dtype(), part.name), t.raw(), count, all.data() + before);
 }
 
+// Adds scale * B A to the weight `w` of a linear layer, if it has an adapter.
+void add_adapter(const FoundCheckpoint& found, const OurTensor& weight, const LoraConfig& lora, float* w) {
+  const std::string module = weight.name.substr(0, weight.name.rfind('.'));
+  const OurTensor names[] = {{module + ".lora_a.weight", {lora.rank, weight.shape[1]}},
+                             {module + ".lora_b.weight", {weight.shape[0], lora.rank}}};
+  if (!found.manifest.tensors.contains(state_name(names[0]))) return;
+  check_has_tensors(found, {{"", {names[0]}}, {"", {names[1]}}});
+  std::vector<float> a, b;
+  append(found, names[0], a);
+  append(found, names[1], b);
+  const auto scale = static_cast<float>(lora.scale());
+  for (std::int64_t row = 0; row < weight.shape[0]; ++row)
+    for (std::int64_t r = 0; r < lora.rank; ++r) {
+      const float factor = scale * b[static_cast<std::size_t>(row * lora.rank + r)];
+      const float* from = a.data() + r * weight.shape[1];
+      float* to = w + row * weight.shape[1];
+      for (std::int64_t column = 0; column < weight.shape[1]; ++column) to[column] += factor * from[column];
+    }
+}
+
 bool has_original_context(const RopeConfig& rope) {
   return rope.scaling != RopeScaling::none && rope.scaling != RopeScaling::linear;
 }
@@ -102,6 +122,11 @@ void set_exported_context(ModelConfig& model, const Origin& origin, std::int64_t
   model.context = c.tokens;
 }
 
+void check_merge(bool merge, const Origin& origin) {
+  if (merge && origin.config.model.lora.rank == 0)
+    fail("--merge: ", origin.checkpoint, " has no adapters (model.lora). Leave the option out");
+}
+
 void check_has_tensors(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors) {
   for (const PublishedTensor& t : tensors)
     for (const OurTensor& part : t.parts) {
@@ -112,9 +137,14 @@ void check_has_tensors(const FoundCheckpoint& found, const std::vector<Published
     }
 }
 
-std::vector<float> read_published_values(const FoundCheckpoint& found, const PublishedTensor& t) {
+std::vector<float> read_published_values(const FoundCheckpoint& found, const PublishedTensor& t,
+                                         const LoraConfig& lora) {
   std::vector<float> all;
-  for (const OurTensor& part : t.parts) append(found, part, all);
+  for (const OurTensor& part : t.parts) {
+    const std::size_t first = all.size();
+    append(found, part, all);
+    if (lora.rank > 0 && part.shape.size() == 2) add_adapter(found, part, lora, all.data() + first);
+  }
   return to_published_layout(t, std::move(all));
 }
 

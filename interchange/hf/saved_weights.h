@@ -18,7 +18,10 @@ namespace ring {
 // checkpoint that lacks one is damaged or was written by a different program.
 void check_has_tensors(const FoundCheckpoint&, const std::vector<PublishedTensor>&);
 // Reads a published tensor as f32: its parts are concatenated along rows, and transposed if the family requires it.
-std::vector<float> read_published_values(const FoundCheckpoint&, const PublishedTensor&);
+// lora: resolved settings of the checkpoint's adapters, which are added to the weights; without it they are not.
+std::vector<float> read_published_values(const FoundCheckpoint&, const PublishedTensor&, const LoraConfig& lora = {});
+// Throws Error if adapters should be merged, but the checkpoint has none.
+void check_merge(bool merge, const Origin&);
 // Returns the smallest type that holds all tensors exactly: f32 if their types differ.
 FloatType widest_type(const FoundCheckpoint&, const std::vector<PublishedTensor>&);
 
