@@ -185,7 +185,6 @@ TEST_F(DistGatedDeltaNet, StepsOfDividedSequencesTakeTheMemoryThatWasPredicted) 
   for (const auto& [ranks, layout] :
        std::vector<std::pair<int, Overrides>>{{2, {"parallel.cp=2", "train.recompute=none"}},
                                               {2, {"parallel.cp=2", kFull}},
-                                              {2, {"parallel.cp=2", "train.recompute=none", kPacked}},
                                               {1, {"train.sequence_chunk=64", "train.recompute=none"}}}) {
     TrainingOptions o = divided(ranks, layout);
     o.dry = true;
