@@ -8,6 +8,7 @@
 #include "parallel/context/head_exchange.h"
 #include "parallel/context/heads.h"
 #include "parallel/context/rows.h"
+#include "parallel/context/state_chain.h"
 
 namespace ring {
 namespace {

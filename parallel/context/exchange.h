@@ -18,7 +18,6 @@
 
 #include "autograd/context_exchange.h"
 #include "comm/communicator.h"
-#include "parallel/context/state_chain.h"
 
 namespace ring {
 
@@ -67,6 +66,9 @@ class ContextTransfers {
   std::int64_t bytes_sent_ = 0;
 };
 
+// Returns the chain that passes states between the ranks (state_chain.h).
+std::unique_ptr<StateChain> make_state_chain(ContextTransfers&);
+
 class ContextParallel : public ContextExchange, public ContextTransfers {
  public:
   virtual std::string_view schedule() const = 0;
@@ -75,13 +77,13 @@ class ContextParallel : public ContextExchange, public ContextTransfers {
   virtual double pairs(const std::shared_ptr<const ContextShards>&, const Pattern&, std::int64_t kv_heads);
   Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor& t, const ExecContext& ctx) override { all_reduce(t, ctx); }
-  StateChain& states() override { return states_; }
+  StateChain& states() override { return *states_; }
 
  protected:
   using ContextTransfers::ContextTransfers;
 
  private:
-  DocumentStates states_{this};
+  const std::unique_ptr<StateChain> states_ = make_state_chain(*this);
 };
 
 struct RingOptions {

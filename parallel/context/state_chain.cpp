@@ -246,4 +246,8 @@ void DocumentStates::backward(const StatePass& pass, const ContextShards& shards
   Pass(*this, pass, shards, false, ctx).run();
 }
 
+std::unique_ptr<StateChain> make_state_chain(ContextTransfers& ranks) {
+  return std::make_unique<DocumentStates>(&ranks);
+}
+
 }  // namespace ring

@@ -4,7 +4,7 @@
 //
 // Rows are divided into runs, the LocalRows of all ranks (of the current chunk). Each boundary between two adjacent
 // runs that a document crosses is a link. The part of a run that starts from the state of a link waits for the part
-// before the link. Its depth is the number of links before it that must carry a state first.
+// before the link. The depth of a link is the number of links that must carry a state before it.
 
 #include <cstdint>
 #include <vector>

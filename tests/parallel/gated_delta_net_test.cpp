@@ -128,6 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"cp2_gather_contiguous", 2, {"parallel.cp=2", kGather, "parallel.cp_layout=contiguous"}},
         Layout{"cp2_automatic_packed", 2, {"parallel.cp=2", kPacked}},
         Layout{"cp4_all_to_all_packed", 4, {"parallel.cp=4", "parallel.cp_schedule=all_to_all", kPacked}},
+        Layout{"cp2_without_attention", 2, {"parallel.cp=2", "model.mixers=[gated_delta_net]", kPacked}},
         Layout{"cp4_hybrid", 4, {"parallel.cp=4", "parallel.cp_schedule=hybrid", "parallel.cp_ranks_per_node=2"}},
         Layout{"cp4_ring_balanced_packed",
                4,
@@ -155,7 +156,7 @@ TEST_F(DistGatedDeltaNet, ChunksOfSequencesEqualWholeSequences) {
                                                 {1, {"train.sequence_chunk=50", kFull}},
                                                 {1, {"train.sequence_chunk=50", "train.activation_offload=true"}},
                                                 {2, {"train.sequence_chunk=80", "parallel.cp=2"}},
-                                                {2, {"train.sequence_chunk=64", "parallel.tp=2"}},
+                                                {2, {"train.sequence_chunk=80", "parallel.tp=2"}},
                                                 {2, {"train.sequence_chunk=64", "parallel.zero=3", "parallel.dp=2"}}}) {
       SCOPED_TRACE(str(layout[0], " ", layout.back(), " ", more.size()));
       Overrides all = layout;
