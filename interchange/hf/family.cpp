@@ -8,6 +8,7 @@
 #include "core/fields.h"
 #include "core/joined.h"
 #include "model/patterns.h"
+#include "model/rope.h"
 
 namespace ring {
 namespace {
@@ -143,10 +144,19 @@ void check_ropes(const Requirements& closest, Family f, const ModelConfig& c) {
     closest.require(c.rope_layers.empty(), "rope_layers", "the same model.rope in all layers");
 }
 
+// Throws Error if YaRN scales queries and keys of which only some channels are rotated. transformers then scales only
+// these channels, whereas here the whole score is scaled.
+void check_partial_yarn(const ModelConfig& c, Family f) {
+  if (rotary_channels(c.rope, c.head_dim) == c.head_dim || rope_attention_factor(c.rope) == 1) return;
+  fail("model.rope.attention_factor: ", c.rope.attention_factor, " cannot be exported: ", architecture(f),
+       ", the closest published family, requires 1 if model.rope.partial_rotary_factor is below 1");
+}
+
 // Checks the settings of attention and of gated delta nets in which hybrid families differ from others.
 void check_hybrid(Family f, const ModelConfig& c) {
   const std::string needs = str(" cannot be exported: ", architecture(f), ", the closest published family, requires ");
   if (std::ranges::max(attention_windows(c)) > 0) fail("model.attention: kind: window", needs, "dense attention");
+  if (c.positions == Positions::rope) check_partial_yarn(c, f);
   if (!has_gated_delta_net(c)) return;
   const GatedDeltaNetConfig& g = c.gated_delta_net;
   if (g.negative_eigenvalues && f != Family::olmo_hybrid)

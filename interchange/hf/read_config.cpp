@@ -6,6 +6,7 @@
 #include "core/json.h"
 #include "interchange/hf/config.h"
 #include "model/layer_names.h"
+#include "model/rope.h"
 
 namespace ring {
 namespace {
@@ -411,6 +412,9 @@ void check_rotary_channels(const Keys& k, const ModelConfig& c) {
   if (!even)
     k.problem(str("partial_rotary_factor: ", c.rope.partial_rotary_factor,
                   ": expected a factor that rotates an even number of channels, from 2 to ", all));
+  if (const double scale = rope_attention_factor(c.rope); rotated < all && scale != 1)
+    k.problem(str("YaRN scales the rotated channels of queries and keys by ", scale,
+                  ", which is not supported if only some channels are rotated (partial_rotary_factor)"));
 }
 
 void read_hybrid(const Keys& k, Family family, ModelConfig& c) {

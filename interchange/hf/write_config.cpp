@@ -192,6 +192,8 @@ std::string hf_config(Family family, const ModelConfig& c, FloatType type, const
   j["initializer_range"] = c.init_std;
   j["use_cache"] = true;
   add_ends(j, ends, parse_imported(imported));
+  // The default of transformers is a token that small vocabularies do not have.
+  if (family == Family::olmo_hybrid && !j.contains("pad_token_id")) j["pad_token_id"] = nullptr;
   // transformers 4 reads torch_dtype, transformers 5 reads dtype.
   j["torch_dtype"] = torch_name(type);
   j["dtype"] = torch_name(type);

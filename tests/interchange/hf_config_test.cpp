@@ -292,7 +292,7 @@ TEST(HfConfig, ReadsTheLanguageModelOfQwen35WithImages) {
                       {"vision_config", {{"depth", 27}}}};
   EXPECT_EQ(to_yaml(parse(whole).model), to_yaml(parse(qwen3_5()).model));
   json other = whole;
-  other["text_config"]["model_type"] = "qwen3";
+  other["text_config"] = qwen3();
   EXPECT_TRUE(contains(error_of([&] { parse(other); }), "text_config: model_type: \"qwen3\" cannot be imported"));
   other = whole;
   other["quantization_config"] = {{"bits", 4}};
@@ -336,6 +336,8 @@ TEST(HfConfig, ExportsOfHybridFamiliesNeedTheirSettings) {
   expect(error_with(qwen3_5(), [](ModelConfig& m) { m.norm_zero_centered = false; }), "norm_zero_centered: false");
   expect(error_with(qwen3_5(), [](ModelConfig& m) { m.qk_norm = false; }), "qk_norm: false cannot be exported");
   expect(error_with(qwen3_5(), [](ModelConfig& m) { m.rope.partial_rotary_factor = 0; }), "rope.partial_rotary_fac");
+  expect(error_with(qwen3_5(), [](ModelConfig& m) { m.rope.scaling = RopeScaling::yarn; }),
+         "rope.attention_factor: 0 cannot be exported: Qwen3_5ForCausalLM");
   expect(error_with(qwen3_5(), [](ModelConfig& m) { m.norm = NormKind::layer; }), "norm: layer cannot be exported");
   expect(error_with(qwen3_5(), [](ModelConfig& m) { m.positions = Positions::none; }), "positions: none");
   expect(error_with(qwen3_5(), [](ModelConfig& m) { m.gated_delta_net.negative_eigenvalues = true; }),
@@ -406,6 +408,10 @@ const Refusal kRefusals[] = {
      qwen3_5,
      {{"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0}}}},
      "partial_rotary_factor: 0: expected a factor"},
+    {"PartialYarn",
+     qwen3_5,
+     {{"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e7}, {"factor", 4.0}}}},
+     "YaRN scales the rotated channels of queries and keys by 1.1386"},
     {"Mrope",
      qwen3_5,
      {{"rope_parameters", {{"rope_type", "mrope"}}}},

@@ -137,6 +137,7 @@ inline const Model kModels[] = {
                  .scaling = RopeScaling::yarn,
                  .factor = 4,
                  .original_context = 16,
+                 .attention_factor = 1,
                  .partial_rotary_factor = 0.25};
      }},
     {"Qwen35Attention", Family::qwen3_5,

@@ -44,8 +44,6 @@ TEST(ModelConfig, SettingsThatDoNotFitTogetherAreRefused) {
   starts("{attention_soft_cap: 50, attention: {kind: dilated, segments: [4], rates: [1]}}",
          "test:1: attention_soft_cap: 50, but only dense attention and windows have a soft cap");
   starts("{norm_place: reordered_attention}", "test:1: norm_place: reordered_attention requires gated delta nets");
-  starts("{mixers: [gated_delta_net], attention_output_gate: true}",
-         "test:1: attention_output_gate: has no effect, because all layers are gated delta nets");
   starts("{logit_soft_cap: 1e-30}", "test:1: logit_soft_cap: 1e-30 is below 0.001");
   starts("{layers: 2, rope_layers: [{layers: 2, rope: {theta: 100}}]}", "test:1: rope_layers[0].layers: \"2\" names");
   starts("{rope_layers: [{layers: 0, rope: {scaling: dynamic}}]}", "test:1: rope_layers[0]: layers cannot differ");

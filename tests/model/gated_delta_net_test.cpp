@@ -208,7 +208,7 @@ TEST(GatedDeltaNet, RefusesSettingsByName) {
 
 TEST(GatedDeltaNet, SettingsOfAttentionNeedAttention) {
   for (const std::string setting : {"qk_norm: true", "learned_sinks: true", "attention_scale: 2",
-                                    "attention_soft_cap: 5", "attention_dropout: 0.1"}) {
+                                    "attention_output_gate: true", "attention_soft_cap: 5", "attention_dropout: 0.1"}) {
     const std::string key = setting.substr(0, setting.find(':')), error = key + ": has no effect, because all layers";
     EXPECT_EQ(error_with(setting + ", mixers: [gated_delta_net]").find(error), 0u) << setting;
     EXPECT_EQ(error_with(setting + ", mixers: [gated_delta_net, attention]"), "") << setting;
