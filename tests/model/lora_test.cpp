@@ -228,7 +228,7 @@ TEST(Lora, SettingsAreChecked) {
   EXPECT_PRED2(contains, problem("lora: {rank: 4, targets: [wq, wqq]}"), "no linear layer 'wqq'");
   EXPECT_PRED2(contains, problem("lora: {rank: 4, targets: [gate], alpha: 3}, mlp: relu2"), "'gate'");
   EXPECT_PRED2(contains, problem("lora: {rank: 4, targets: [wz]}"), "'wz'");
-  EXPECT_PRED2(contains, problem("lora: {alpha: 4}"), "rank: 0 makes no adapters");
+  EXPECT_PRED2(contains, problem("lora: {alpha: 4}"), "lora.alpha: has no effect with rank: 0");
   EXPECT_PRED2(contains, problem("lora: {rank: -1}"), "lora.rank");
   EXPECT_PRED2(contains, problem("lora: {rank: 4, dropout: .nan}"), "lora.dropout");
   EXPECT_EQ(problem("lora: {rank: 4, targets: [gate, all], dropout: 0.1}"), "");
