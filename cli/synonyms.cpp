@@ -27,7 +27,6 @@ constexpr const char* kNothingToCompile =
 constexpr const char* kImported =
     "It expects a run or checkpoint of ringmaster; ringmaster import makes a run of published weights.";
 constexpr const char* kNewestKept = "checkpoints are kept regardless of their loss; checkpoint.keep_last sets how many";
-constexpr const char* kNoAdapters = "LoRA is not supported; optimizer.groups can freeze parameters";
 constexpr const char* kNoQuantized = "weights are trained in bf16 or fp32: train.precision";
 constexpr const char* kSplitBefore = "data prepare --validation-fraction splits off the validation text";
 constexpr const char* kAlwaysTiled = "attention never stores a matrix of scores; this needs no setting";
@@ -292,13 +291,13 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"cuda_graphs", "train.cuda_graph"},
     {"enable_cuda_graph", "train.cuda_graph"},
     // optimizer
-    {"adapter", "", kNoAdapters},
-    {"use_lora", "", kNoAdapters},
-    {"peft", "", kNoAdapters},
-    {"lora_r", "", kNoAdapters},
-    {"lora_alpha", "", kNoAdapters},
-    {"lora_dropout", "", kNoAdapters},
-    {"lora_target_modules", "", kNoAdapters},
+    {"adapter", "model.lora.rank"},
+    {"use_lora", "model.lora.rank"},
+    {"peft", "model.lora.rank"},
+    {"lora_r", "model.lora.rank"},
+    {"lora_alpha", "model.lora.alpha"},
+    {"lora_dropout", "model.lora.dropout"},
+    {"lora_target_modules", "model.lora.targets"},
     {"optimizer_cpu_offload", "optimizer.offload"},
     {"offload_optimizer", "optimizer.offload"},
     {"cpu_offload", "optimizer.offload"},

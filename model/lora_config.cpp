@@ -1,6 +1,7 @@
 #include "model/lora_config.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/fields.h"
 #include "core/joined.h"
@@ -17,10 +18,12 @@ void LoraConfig::fields(Fields& f) {
 }
 
 void LoraConfig::validate(std::vector<SettingProblem>& errors) const {
-  if (rank > 0 || *this == LoraConfig{}) return;
-  errors.push_back(
-      unused_setting("rank: 0 makes no adapters, so the other settings have no effect. Set it to the rank "
-                     "of the adapters, such as 16, or leave the section out"));
+  const LoraConfig unset;
+  for (const auto& [key, given] :
+       {std::pair{"alpha", alpha != unset.alpha}, {"targets", targets != unset.targets}, {"dropout", dropout != 0}})
+    if (rank == 0 && given)
+      errors.push_back(unused_setting(str(key, ": has no effect with rank: 0, which makes no adapters. Set the rank, ",
+                                          "such as 16, or leave ", key, " out")));
 }
 
 bool LoraConfig::adapts(const std::string& name) const {

@@ -60,19 +60,25 @@ struct PeftConfig {
 
 using Json = nlohmann::json;
 
-// Throws Error if a key has a value that changes what an adapter computes and is not supported.
+bool is_unset(const Json& value) { return value.is_null() || value == false || value.empty(); }
+
+// Throws Error if a key has a value that changes what an adapter or its base computes.
 void refuse_variants(const Json& j, const std::string& file) {
-  const auto refuse = [&](const std::string& key, const std::string& expected) {
-    fail(file, ": ", key, ": expected ", expected, ", got ", json_text(j.at(key)),
-         ". Merge the adapter with PEFT (merge_and_unload), and import the merged model");
+  const auto check = [&](const std::string& key, const std::string& expected, const auto& is_valid) {
+    const Json value = j.value(key, Json());
+    if (!is_valid(value))
+      fail(file, ": ", key, ": expected ", expected, ", got ", json_text(value),
+           ". Merge the adapter with PEFT (merge_and_unload), and import the merged model");
   };
-  if (j.value("peft_type", Json()) != "LORA")
-    fail(file, ": peft_type: expected \"LORA\", got ", json_text(j.value("peft_type", Json())));
-  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias"})
-    if (j.contains(key) && j.at(key) != false) refuse(key, "false");
-  if (j.contains("bias") && j.at("bias") != "none") refuse("bias", "\"none\"");
-  for (const char* key : {"modules_to_save", "alpha_pattern", "layer_replication", "trainable_token_indices"})
-    if (j.contains(key) && !j.at(key).is_null() && !j.at(key).empty()) refuse(key, "none");
+  check("peft_type", "\"LORA\"", [](const Json& v) { return v == "LORA"; });
+  check("bias", "\"none\"", [](const Json& v) { return is_unset(v) || v == "none"; });
+  // Other initialisations change the weights of the base.
+  check("init_lora_weights", "true, false, \"gaussian\", \"eva\" or \"orthogonal\"",
+        [](const Json& v) { return is_unset(v) || v == true || v == "gaussian" || v == "eva" || v == "orthogonal"; });
+  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "use_bdlora", "modules_to_save",
+                          "alpha_pattern", "layer_replication", "trainable_token_indices", "alora_invocation_tokens",
+                          "target_parameters", "arrow_config", "kasa_config", "monteclora_config"})
+    check(key, "none", is_unset);
 }
 
 PeftConfig read_peft_config(const fs::path& folder) {
@@ -80,8 +86,7 @@ PeftConfig read_peft_config(const fs::path& folder) {
   std::error_code error;
   if (!fs::exists(file, error))
     fail(folder.string(), " has no ", kPeftConfig,
-         ". Give the folder of an adapter that PEFT or ringmaster export "
-         "wrote");
+         ". Give the folder of an adapter that PEFT or ringmaster export wrote");
   Json j;
   try {
     j = parse_json<Json>(read_text(file, kMaxAdapterConfig));

@@ -152,8 +152,9 @@ TEST_F(Peft, AdaptersThatCannotBeMergedAreRefused) {
   const std::string config = read_text(path("peft") / kPeftConfig);
   for (const auto& [key, value, problem] : std::vector<std::tuple<std::string, nlohmann::json, std::string>>{
            {"peft_type", "IA3", "peft_type: expected \"LORA\", got \"IA3\""},
-           {"use_dora", true, "use_dora: expected false, got true"},
+           {"use_dora", true, "use_dora: expected none, got true"},
            {"bias", "all", "bias: expected \"none\""},
+           {"init_lora_weights", "pissa", "init_lora_weights: expected true, false, "},
            {"modules_to_save", {"lm_head"}, "modules_to_save: expected none, got [\"lm_head\"]"},
            {"lora_alpha", "16", "lora_alpha: expected a number"}}) {
     change_config([&](nlohmann::json& j) { j[key] = value; });

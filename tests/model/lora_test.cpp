@@ -228,7 +228,12 @@ TEST(Lora, SettingsAreChecked) {
   EXPECT_PRED2(contains, problem("lora: {rank: 4, targets: [wq, wqq]}"), "no linear layer 'wqq'");
   EXPECT_PRED2(contains, problem("lora: {rank: 4, targets: [gate], alpha: 3}, mlp: relu2"), "'gate'");
   EXPECT_PRED2(contains, problem("lora: {rank: 4, targets: [wz]}"), "'wz'");
-  EXPECT_PRED2(contains, problem("lora: {alpha: 4}"), "rank: 0 makes no adapters");
+  std::vector<SettingProblem> unused;
+  LoraConfig{.alpha = 4, .targets = {"wq"}, .dropout = 0.1}.validate(unused);
+  ASSERT_EQ(unused.size(), 3u);
+  EXPECT_PRED2(contains, unused[0].text, "alpha: has no effect with rank: 0");
+  LoraConfig{}.validate(unused);
+  EXPECT_EQ(unused.size(), 3u);
   EXPECT_PRED2(contains, problem("lora: {rank: -1}"), "lora.rank");
   EXPECT_PRED2(contains, problem("lora: {rank: 4, dropout: .nan}"), "lora.dropout");
   EXPECT_EQ(problem("lora: {rank: 4, targets: [gate, all], dropout: 0.1}"), "");

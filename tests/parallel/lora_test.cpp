@@ -27,7 +27,7 @@ class DistLora : public testing::Test {
   static TrainingOptions options(int steps, const Overrides& more = {}, int ranks = 1) {
     TrainingOptions o;
     o.steps = steps, o.ranks = ranks;
-    o.overrides = {kLora, "optimizer.lr=0.02"};
+    o.overrides = {kLora, "optimizer.lr=0.01"};
     o.overrides.insert(o.overrides.end(), more.begin(), more.end());
     return o;
   }
@@ -38,7 +38,7 @@ class DistLora : public testing::Test {
 // Only adapters change, and only adapters have optimizer states.
 TEST_F(DistLora, TrainsOnlyAdapters) {
   for (const Overrides& more : std::vector<Overrides>{{}, {"optimizer.kind=muon", "model.lora.dropout=0.1"}}) {
-    const Training start = train_on_ranks(options(0, more)), end = train_on_ranks(options(8, more));
+    const Training start = train_on_ranks(options(0, more)), end = train_on_ranks(options(40, more));
     ASSERT_EQ(start.errors + end.errors, "");
     EXPECT_LT(end.losses.back(), end.losses.front() - 0.1);
     std::size_t changed = 0, states = 0;
