@@ -8,11 +8,13 @@ Heads of Qwen3.5 9B, bf16, one sequence. Every round measures each length with a
 them, in another order than the round before. Prints medians in ms and their spread. Times include the normalization of
 queries and keys, but neither the convolution nor the gates. The decays of all three have the distribution of new models.
 
-SITE holds the peers: pip install --target SITE flash-linear-attention flash-qla
+SITE holds the peers: pip install --target SITE flash-linear-attention flash-qla. On Hopper, flash-linear-attention 0.6
+needs Triton 3.7.1 or later for its backward, or uses TileLang for a part of it.
 """
 import argparse
 import csv
 import math
+import os
 import pathlib
 import statistics
 import subprocess
@@ -22,6 +24,7 @@ import torch
 from torch.nn import functional as F
 from torch_attention import integers, sustained
 
+os.environ["FLA_FLASH_QLA"] = "0"  # otherwise flash-linear-attention calls FlashQLA if it is installed
 KEY_HEADS, VALUE_HEADS, WIDTH = 16, 32, 128
 SHAPE = pathlib.Path(__file__).resolve().parent.parent / "shapes" / "qwen05.yaml"
 SETTINGS = [
