@@ -101,14 +101,14 @@ PeftConfig read_peft_config(const fs::path& folder) {
   return {alpha.get<double>(), stabilized == true};
 }
 
-struct Target {
+struct MergedLayer {
   Param* param;
   const LogicalParam* part;
 };
 
 // Returns the linear layers of the model by their published module names.
-std::map<std::string, Target> targets_of(Model& model) {
-  std::map<std::string, Target> ours, published;
+std::map<std::string, MergedLayer> targets_of(Model& model) {
+  std::map<std::string, MergedLayer> ours, published;
   for (Param* p : model.parameters().declared())
     for (const LogicalParam& part : p->parts)
       if (p->linear) ours[part.name] = {p, &part};
@@ -127,7 +127,7 @@ Tensor uploaded(const std::vector<float>& values, const Shape& shape, DType type
   return rounded;
 }
 
-void merge(const Target& to, const Safetensors& file, const std::string& module, const PeftConfig& config,
+void merge(const MergedLayer& to, const Safetensors& file, const std::string& module, const PeftConfig& config,
            const ExecContext& ctx) {
   const std::string name_a = str(kPeftPrefix, module, ".lora_A.weight"),
                     name_b = str(kPeftPrefix, module, ".lora_B.weight");
@@ -183,7 +183,7 @@ std::string peft_config(const LoraConfig& lora, const std::vector<PublishedTenso
 void merge_peft_adapter(Session& session, const std::string& folder) {
   const PeftConfig config = read_peft_config(folder);
   const Safetensors file(fs::path(folder) / kPeftWeights);
-  const std::map<std::string, Target> targets = targets_of(*session.model);
+  const std::map<std::string, MergedLayer> targets = targets_of(*session.model);
   std::set<std::string> modules;
   for (const std::string& name : file.names()) {
     const bool is_a = name.ends_with(".lora_A.weight"), is_b = name.ends_with(".lora_B.weight");

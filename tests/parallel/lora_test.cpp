@@ -92,6 +92,37 @@ TEST_F(DistLora, StartsFromWeightsWithoutAdapters) {
   }
 }
 
+// Base layers in FP8 are quantized as without adapters, whose own GEMMs stay in f32.
+TEST_F(DistLora, BaseLayersMayBeInFp8) {
+  const Training exact = train_on_ranks(options(20));
+  for (const char* format : {"train.linears=fp8_blocks", "train.linears=fp8_tensor"}) {
+    const Training start = train_on_ranks(options(0, {format})), end = train_on_ranks(options(20, {format}));
+    ASSERT_EQ(start.errors + end.errors + exact.errors, "") << format;
+    const double difference = largest_loss_difference(exact, end);
+    EXPECT_GT(difference, 1e-6) << format;
+    EXPECT_LT(difference, 2e-2) << format;
+    for (const auto& [name, values] : start.tensors) {
+      if (!name.starts_with("model.")) continue;
+      EXPECT_EQ(values != end.tensors.at(name), is_adapter(name)) << format << " " << name;
+    }
+  }
+}
+
+// The dropout masks of adapters do not depend on how a sequence is divided.
+TEST_F(DistLora, SequencesMayBeComputedInParts) {
+  const Overrides whole = {"train.micro_batch=1", "model.lora.dropout=0.2", "optimizer.eps=1e-4"};
+  const Training alone = train_on_ranks(options(4, whole));
+  for (const auto& [ranks, more] :
+       {std::pair{1, Overrides{"train.sequence_chunk=16"}}, {2, {"parallel.pp=2", "parallel.pp_slices=2"}}}) {
+    Overrides parts = whole;
+    parts.insert(parts.end(), more.begin(), more.end());
+    const Training divided = train_on_ranks(options(4, parts, ranks));
+    ASSERT_EQ(alone.errors + divided.errors, "") << more[0];
+    EXPECT_LE(largest_loss_difference(alone, divided), kLoss) << more[0];
+    EXPECT_LE(largest_difference(alone, divided), kWeights) << more[0];
+  }
+}
+
 const std::vector<Layout>& lora_layouts() {
   static const std::vector<Layout> all = {
       {"dp", 2, {"parallel.dp=2", "train.micro_batch=2"}},

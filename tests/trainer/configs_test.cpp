@@ -51,6 +51,18 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+// scripts/hybrid_experiment.sh compares these models.
+TEST(Configs, ModelsOfTheHybridExperimentHaveEqualSizes) {
+  const auto parameters = [](const char* name) {
+    Config c = load_file(name);
+    c.model.vocab_size = 256;  // a small embedding, which is equal in all
+    return static_cast<double>(Decoder(c.model.resolved()).parameters().num_elements());
+  };
+  const double dense = parameters("hybrid_dense.yaml");
+  for (const char* name : {"hybrid.yaml", "hybrid_selected.yaml"})
+    EXPECT_NEAR(parameters(name) / dense, 1, 0.02) << name;
+}
+
 std::vector<std::string> names_of_configs() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(test::source_dir() + "/configs"))
