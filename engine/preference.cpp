@@ -106,13 +106,13 @@ Margin loss_of_margin(const PreferenceConfig& p, double h) {
 
 PairResult pair_loss(const PreferenceConfig& p, const AnswerScore& chosen, const AnswerScore& rejected,
                      double chosen_reference, double rejected_reference) {
-  const auto part = [&](const AnswerScore& a) { return p.averages() ? 1 / a.targets : 1.0; };
-  const auto gain = [&](const AnswerScore& a, double reference) {
-    return part(a) * (a.log_probability - (p.needs_reference() ? reference : 0));
-  };
-  const double c = gain(chosen, chosen_reference), r = gain(rejected, rejected_reference);
-  const Margin m = loss_of_margin(p, c - r);
-  return {{m.loss, p.beta * c, p.beta * r, c > r ? 1.0 : 0.0}, {-m.slope * part(chosen), m.slope * part(rejected)}};
+  const bool refers = p.needs_reference();
+  const double c = chosen.log_probability - (refers ? chosen_reference : 0),
+               r = rejected.log_probability - (refers ? rejected_reference : 0);
+  const double c_part = p.averages() ? 1 / chosen.targets : 1, r_part = p.averages() ? 1 / rejected.targets : 1;
+  const Margin m = loss_of_margin(p, c_part * c - r_part * r);
+  const double c_reward = p.beta * (refers ? c : c_part * c), r_reward = p.beta * (refers ? r : r_part * r);
+  return {{m.loss, c_reward, r_reward, c_reward > r_reward ? 1.0 : 0.0}, {-m.slope * c_part, m.slope * r_part}};
 }
 
 }  // namespace ring

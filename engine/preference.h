@@ -50,8 +50,9 @@ void add_answers(const Batch&, std::span<const float> token_losses, std::span<An
 // Loss and metrics of one pair, or their sums over several pairs.
 struct PairLoss {
   double loss = 0;
-  double chosen = 0, rejected = 0;  // rewards: beta (log pi - log pi_ref), as in TRL
-  double correct = 0;               // 1 if the chosen answer has the larger reward
+  // Rewards as in TRL: beta (log pi - log pi_ref), summed over tokens; simpo: beta times the mean of log pi.
+  double chosen = 0, rejected = 0;
+  double correct = 0;  // 1 if the chosen answer has the larger reward
   PairLoss& operator+=(const PairLoss&);
 };
 // Weights of the cross-entropies of both answers' tokens: minus the derivatives of the loss by the log-probability of

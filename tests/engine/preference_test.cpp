@@ -69,6 +69,12 @@ TEST(Preference, RewardsAreScaledRatios) {
   EXPECT_DOUBLE_EQ(l.chosen, 0.5 * (-23.5 + 24.75));
   EXPECT_DOUBLE_EQ(l.rejected, 0.5 * (-31.25 + 30.5));
   EXPECT_EQ(l.correct, 1);
+  const PairLoss ipo = result({.loss = PreferenceLoss::ipo, .beta = 0.5}).loss;  // a sum, although the loss has means
+  EXPECT_DOUBLE_EQ(ipo.chosen, l.chosen);
+  EXPECT_DOUBLE_EQ(ipo.rejected, l.rejected);
+  const PairLoss simpo = result({.loss = PreferenceLoss::simpo, .beta = 2}).loss;
+  EXPECT_DOUBLE_EQ(simpo.chosen, 2 * -23.5 / 11);
+  EXPECT_DOUBLE_EQ(simpo.rejected, 2 * -31.25 / 17);
   EXPECT_EQ(result({.loss = PreferenceLoss::dpo}, -40).loss.correct, 0);
 }
 
