@@ -1,5 +1,6 @@
 #include "data/records.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -171,6 +172,9 @@ void put_message_preference(const RecordMembers& m, const OrderedJson& record, c
   const bool has_prompt = record.contains("prompt");
   const std::size_t shared = has_prompt ? 0 : shared_messages(answers[0], answers[1]);
   if (has_prompt) prompt = list("prompt");
+  if (shared == std::min(answers[0].size(), answers[1].size()))
+    fail(where, "one of 'chosen' and 'rejected' is the beginning of the other, so it has no answer. Fix the record or ",
+         "remove it");
   for (std::size_t i = 0; i < shared; ++i) prompt.push_back(answers[0][i]);
   for (OrderedJson& message : prompt)
     if (message.is_object() && message.value("role", OrderedJson()) == "assistant") message["weight"] = 0;

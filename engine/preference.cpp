@@ -109,7 +109,8 @@ PairResult pair_loss(const PreferenceConfig& p, const AnswerScore& chosen, const
   const bool refers = p.needs_reference();
   const double c = chosen.log_probability - (refers ? chosen_reference : 0),
                r = rejected.log_probability - (refers ? rejected_reference : 0);
-  const double c_part = p.averages() ? 1 / chosen.targets : 1, r_part = p.averages() ? 1 / rejected.targets : 1;
+  const auto part = [&](const AnswerScore& a) { return p.averages() ? 1 / std::max(1.0, a.targets) : 1; };
+  const double c_part = part(chosen), r_part = part(rejected);
   const Margin m = loss_of_margin(p, c_part * c - r_part * r);
   const double c_reward = p.beta * (refers ? c : c_part * c), r_reward = p.beta * (refers ? r : r_part * r);
   return {{m.loss, c_reward, r_reward, c_reward > r_reward ? 1.0 : 0.0}, {-m.slope * c_part, m.slope * r_part}};

@@ -130,6 +130,10 @@ TEST(PreferenceCorpus, BadRecordsAreRefused) {
   expect_refused(messages, R"({"chosen": [{"role": "user", "content": "x"}], "rejected": []})",
                  {"'rejected' is empty"});
   expect_refused(messages,
+                 R"({"chosen": [{"role": "user", "content": "x"}], "rejected": [{"role": "user", "content": "x"}, )"
+                 R"({"role": "assistant", "content": "z"}]})",
+                 {"beginning of the other"});
+  expect_refused(messages,
                  R"({"prompt": [{"role": "user", "content": "x"}], "chosen": [{"role": "user", "content": "y"}], )"
                  R"("rejected": [{"role": "assistant", "content": "z"}]})",
                  {"'chosen' of this record", "assistant"});
