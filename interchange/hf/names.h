@@ -42,7 +42,8 @@ struct Naming {
 std::vector<PublishedTensor> named_tensors(const Naming&, const ModelConfig& resolved);
 // Like named_tensors(), with the names and layout of the family's class in transformers 5.
 std::vector<PublishedTensor> published_tensors(Family, const ModelConfig& resolved);
-// Same in the form that all versions of transformers with this family can load. It differs only for Olmo Hybrid.
+// Same with the names of the first published models, which newer versions of transformers still load. They differ only
+// for Olmo Hybrid.
 std::vector<PublishedTensor> exported_tensors(Family, const ModelConfig& resolved);
 // Returns the other forms in which files may store a tensor of published_tensors(): each is a list of tensors that make
 // up the tensor if they are concatenated along rows.
