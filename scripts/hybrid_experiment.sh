@@ -31,7 +31,8 @@ case ${MODEL:-small} in
   small) ;;
   tiny)
     context=2048 bench="${BENCH:-4096 8192}" trials="${TRIALS:-2}"
-    settings=(model.context=2048 model.width=64 model.heads=1 model.kv_heads=1 model.mlp_width=128 train.batch_size=1)
+    settings=(model.context=2048 model.width=64 model.heads=1 model.kv_heads=1 model.mlp_width=128 train.batch_size=1
+      data.validation_batches=2)
     ;;
   *) die "expected MODEL=small or MODEL=tiny, got ${MODEL:-}" ;;
 esac
