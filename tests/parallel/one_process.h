@@ -16,13 +16,14 @@ using Overrides = std::vector<std::string>;
 inline const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"};
 inline const std::string kGather = "parallel.cp_schedule=gather";
 
-// Returns a short run with dropout and this attention; layouts can divide the model's eight heads.
+// Returns a short run with dropout and this attention; layouts can divide the model's eight heads. `eps` is larger than
+// the rounding of gradients: with the default, AdamW takes whole steps along gradients that are nothing but rounding.
 inline TrainingOptions short_run(int ranks, const Overrides& attention, const Overrides& more) {
   TrainingOptions o;
   o.ranks = ranks;
   o.steps = 4;
-  o.overrides = {"model.context=320", "model.heads=8",      "model.kv_heads=4",   "model.head_dim=8",
-                 "model.dropout=0.1", "train.batch_size=4", "train.micro_batch=2"};
+  o.overrides = {"model.context=320", "model.heads=8",      "model.kv_heads=4",    "model.head_dim=8",
+                 "model.dropout=0.1", "train.batch_size=4", "train.micro_batch=2", "optimizer.eps=1e-6"};
   for (const Overrides& some : {attention, more}) o.overrides.insert(o.overrides.end(), some.begin(), some.end());
   o.validate = true;
   return o;
