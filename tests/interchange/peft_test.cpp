@@ -13,7 +13,7 @@ namespace {
 
 void fill_small(const Tensor& t, std::uint64_t seed) {
   fill(t, seed);
-  for (std::int64_t i = 0; i < t.numel(); ++i) t.data<float>()[i] *= 0.1f;
+  for (std::int64_t i = 0; i < t.numel(); ++i) t.data<float>()[i] *= 0.05f;
 }
 
 // Writes a run whose base weights depend only on their names, and whose adapters change the logits visibly.
@@ -67,7 +67,6 @@ class Peft : public testing::Test {
   std::pair<std::vector<float>, std::vector<float>> write_runs(const Model& model,
                                                                LoraConfig lora = {.rank = 3, .alpha = 2}) {
     Config config = config_with(model);
-    config.model.init_std = 0.1;
     write_adapted(config, path("base"));
     config.model.lora = lora;
     checkpoint_ = write_adapted(config, path("adapted"));
