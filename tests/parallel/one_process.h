@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <initializer_list>
 
 #include "comm/gloo/gloo.h"
 #include "tests/parallel/training.h"
@@ -55,6 +56,21 @@ void expect_equal_to_one_process(const Layout& layout, const Options& options) {
   for (std::size_t i = 0; i < one.index_losses.size(); ++i)
     EXPECT_NEAR(one.index_losses[i], many.index_losses[i], kIndexLoss * std::abs(one.index_losses[i])) << i;
   EXPECT_LE(std::abs(one.validation - many.validation), kLoss * one.validation);
+}
+
+// Expects that three steps take the memory that was predicted, within 2 %, for each of these values of train.recompute.
+// options(steps, overrides) returns the run.
+template <class Options>
+void expect_predicted_memory(const Options& options, std::initializer_list<const char*> recomputed) {
+  for (const char* recompute : recomputed) {
+    TrainingOptions o = options(3, {std::string("train.recompute=") + recompute});
+    o.dry = true;
+    const Training t = train_on_ranks(o);
+    ASSERT_EQ(t.errors, "") << recompute;
+    const auto took = static_cast<double>(t.slabs.at(0));
+    EXPECT_GT(took, 0) << "no two steps took the same";
+    EXPECT_NEAR(static_cast<double>(t.dry_slabs.at(0)), took, 0.02 * took) << recompute;
+  }
 }
 
 // Expects that a run that is saved after `steps` steps and resumed by a new trainer is bit-identical to an
