@@ -1,6 +1,6 @@
 #pragma once
-// Sharded sequences (context parallelism): the shards, and the interfaces through which attention gets the keys and
-// values of other ranks, and recurrences over tokens get the states before their rows.
+// Context parallelism: how sequences are sharded, and the interfaces through which layers get what other ranks hold.
+// Attention gets keys and values; recurrences over tokens get the states before their rows.
 
 #include <cstdint>
 #include <functional>
@@ -75,8 +75,9 @@ struct StatePart {
   std::int64_t run = 0;  // index in ContextShards::rows_by_rank; at most one part of a run starts from a state
 };
 
-// The states of a layer that are passed on. For a state that depends on the newest rows only (`reach`), `early` returns
-// what `compute` would return without computing the rest of the part, so that no part waits for more than one other.
+// How a layer computes its parts, and the states that it passes from part to part. Some states depend only on the last
+// `reach` rows before them, such as the inputs of a convolution. For these, `early` returns the state after a part
+// before the part is computed, so that no part waits for more than one other.
 struct StatePass {
   enum class Kind : std::uint8_t { conv_inputs, delta };
   Kind kind = Kind::delta;
@@ -87,7 +88,8 @@ struct StatePass {
   // Backward: computes the gradients of a part. `passed` is the gradient of the state after it, undefined if there is
   // none. Returns the gradient of the state before the part if the document began earlier, else anything.
   std::function<Tensor(std::size_t part, const Tensor& passed)> compute;
-  std::function<Tensor(std::size_t part)> early{};  // required if reach > 0, called for parts with enough rows only
+  std::function<Tensor(std::size_t part)>
+      early{};  // required if reach > 0; called only for parts with at least `reach` rows
 };
 
 // Passes states along documents that are divided among ranks or chunks, in the forward from the first part of a

@@ -175,7 +175,6 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"attention_bias", "model.biases"},
     {"add_bias_linear", "model.biases"},
     {"add_qkv_bias", "model.biases"},
-    {"dropout", "model.dropout", "Attention weights have a separate rate, model.attention_dropout."},
     {"resid_pdrop", "model.dropout", kDropouts},
     {"embd_pdrop", "model.dropout", kDropouts},
     {"hidden_dropout", "model.dropout", kDropouts},

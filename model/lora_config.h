@@ -24,7 +24,7 @@ struct LoraConfig {
 
   // Returns true if linear layers with this name, such as "wq", have an adapter.
   bool adapts(const std::string& name) const;
-  // Returns the factor on an adapter's output. Requires a resolved section.
+  // Returns the scale of an adapter's output. Requires that alpha has its final value (ModelConfig::resolved).
   double scale() const { return alpha / static_cast<double>(rank); }
 };
 

@@ -31,7 +31,8 @@ case ${MODEL:-small} in
   small) ;;
   tiny)
     context=2048 bench="${BENCH:-4096 8192}" trials="${TRIALS:-2}"
-    settings=(model.context=2048 model.width=64 model.heads=1 model.kv_heads=1 model.mlp_width=128 train.batch_size=1)
+    settings=(model.context=2048 model.width=64 model.heads=1 model.kv_heads=1 model.mlp_width=128 train.batch_size=1
+      data.validation_batches=2)
     ;;
   *) die "expected MODEL=small or MODEL=tiny, got ${MODEL:-}" ;;
 esac
@@ -80,24 +81,24 @@ prepare() { "$ringmaster" data prepare --tokenizer tokenizer.rmt "$@"; }
   prepare --input questions.jsonl --validation-fraction 0 --output questions.h5; }
 
 failed=0
-attempt() { "$@" || { echo "hybrid_experiment.sh: failed: $*" >&2; failed=1; } }
+attempt() { "$@" || { echo "hybrid_experiment.sh: failed: $*" >&2; failed=1; return 1; } }
 lengths="$((context / 8)),$((context / 4)),$((context / 2)),$context"
 for seed in $seeds; do
   for config in "${configs[@]}"; do
     run="$config-$seed"
     attempt "$ringmaster" train "$root/configs/$config.yaml" run.directory="$run" run.seed="$seed" \
       train.steps="$steps" schedule.warmup_steps=$((steps / 16)) schedule.decay_steps=$((steps / 3)) \
-      train.log_interval=$((steps < 40 ? 1 : 20)) "${settings[@]}"
-    [ -s "$run/needles.csv" ] || { "$ringmaster" eval "$run" --long --long-tasks needles --lengths "$lengths" \
-      --trials "$trials" --batches 1 --csv > "$run/needles.part" && mv "$run/needles.part" "$run/needles.csv"; } ||
-      { echo "hybrid_experiment.sh: the needles of $run have failed" >&2; failed=1; }
+      train.log_interval=$((steps < 40 ? 1 : 20)) "${settings[@]}" || continue
+    [ -s "$run/needles.csv" ] || { attempt "$ringmaster" eval "$run" --long --long-tasks needles --lengths "$lengths" \
+      --trials "$trials" --batches 1 --csv > "$run/needles.part" && mv "$run/needles.part" "$run/needles.csv"; } || true
   done
 done
 for length in $bench; do
   for config in "${configs[@]}"; do
-    [ -s "bench-$config-$length.csv" ] || attempt "$ringmaster" bench step "$root/configs/$config.yaml" \
+    csv="bench-$config-$length.csv"
+    [ -s "$csv" ] || { rm -f "$csv.part" && attempt "$ringmaster" bench step "$root/configs/$config.yaml" \
       "${settings[@]}" model.context="$length" train.batch_size=1 --warmup 2 --steps 3 --no-ceilings \
-      --csv "bench-$config-$length.csv"
+      --csv "$csv.part" && mv "$csv.part" "$csv"; } || true
   done
 done
 

@@ -96,7 +96,7 @@ struct DeltaForward {
     return out;
   }
 
-  // Computes a part of sharded sequences.
+  // Computes one StatePart of sharded sequences, from the state before it.
   void compute(const StatePart& p, const DeltaInputs<Tensor>& in, const Tensor& out, const Tensor& final,
                const Tensor& states, const ExecContext& ctx) const {
     GatedDelta a = arguments(of_part(in, p), rows_of(out, p), final, states_of(states, p));

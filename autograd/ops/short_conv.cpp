@@ -30,7 +30,7 @@ struct ConvForward {
     return y;
   }
 
-  // Computes a part of sharded sequences.
+  // Computes one StatePart of sharded sequences, from the inputs before it.
   static void compute(const StatePart& p, const ConvInputs<Tensor>& in, const Tensor& y, const Tensor& final,
                       const ExecContext& ctx) {
     short_conv_kernel({rows_of(in.x, p), in.w, rows_of(y, p), initial_of(in.initial, p), final, p.documents}, ctx);

@@ -54,7 +54,7 @@ class Requirements {
   Family family_;
 };
 
-// Throws Error if the model has a scale or a soft cap, for families without these settings.
+// For families without scales and soft caps: throws Error if the model has one.
 void check_plain(const Requirements& closest, const ModelConfig& c) {
   closest.require(c.attention_scale == 0, "attention_scale", "0");
   closest.require(c.embedding_scale == 1, "embedding_scale", "1");

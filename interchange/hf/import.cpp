@@ -49,7 +49,7 @@ std::string some_of(std::vector<std::string> names) {
 struct Source {
   PublishedTensor tensor;
   std::vector<std::string> names;  // tensors of the files, which make up `tensor` if they are concatenated along rows
-  std::size_t first = 0;           // offset of our tensor in `tensor`, in elements of our layout
+  std::size_t first = 0;           // where our tensor begins in `tensor`, in elements, after conversion to our layout
 };
 
 // The published tensors of a model: finds them in the model's files and checks them.

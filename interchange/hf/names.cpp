@@ -232,7 +232,7 @@ std::vector<std::vector<std::string>> other_forms(Family family, const std::stri
     if (!form[0].empty()) forms.push_back(std::move(form));
   };
   if (family == Family::gpt2) add({with("transformer.", "")});                    // saved by GPT2Model
-  if (family == Family::qwen3_5) add({with("model.", "model.language_model.")});  // part of a model with images
+  if (family == Family::qwen3_5) add({with("model.", "model.language_model.")});  // the text model of a multimodal one
   if (family != Family::olmo_hybrid) return forms;
   add({with("input_layernorm", "attention_layer_norm")});
   add({with("post_attention_layernorm", "feedforward_layer_norm")});

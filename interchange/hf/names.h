@@ -24,7 +24,8 @@ struct PublishedTensor {
   std::vector<OurTensor> parts;
   bool transposed = false;
   std::int64_t interleaved_rows = 0;  // if > 0, so many rows of the first part, as many of the second, and so on
-  std::int64_t taps = 0;  // if > 0, weights of a convolution: [channels * taps] here, [channels,1,taps] there
+  std::int64_t taps = 0;              // if > 0, a convolution over so many tokens: [channels * taps] in our layout,
+                          // [channels,1,taps] in the file
   bool is_reordered() const { return transposed || interleaved_rows > 0; }
   std::vector<std::int64_t> shape() const;  // shape in the file
   std::int64_t numel() const;
@@ -33,16 +34,17 @@ struct PublishedTensor {
 // The names of our modules in one kind of file.
 struct Naming {
   // Module names in the file, by our module names. Both lack the block's prefix and the ending ".weight" or ".bias".
-  // Names of parameters without such an ending are whole.
+  // A parameter whose name has no such ending is listed by its complete name.
   std::map<std::string, std::string> modules;
   std::string blocks;  // prefix of the block number, e.g. "model.layers."
 };
 // Returns all published tensors of the model, in the order of a forward pass; each of our tensors is in exactly one of
-// them. None is transposed. Low-rank adapters are left out (model.lora).
+// them. No tensor is transposed. Low-rank adapters (model.lora) are not included.
 std::vector<PublishedTensor> named_tensors(const Naming&, const ModelConfig& resolved);
 // Like named_tensors(), with the names and layout of the family's class in transformers 5.
 std::vector<PublishedTensor> published_tensors(Family, const ModelConfig& resolved);
-// Same in the form that all versions of transformers with this family can load. It differs only for Olmo Hybrid.
+// Like published_tensors(), with the names of the first published models, which newer versions of transformers still
+// load. Only those of Olmo Hybrid differ.
 std::vector<PublishedTensor> exported_tensors(Family, const ModelConfig& resolved);
 // Returns the other forms in which files may store a tensor of published_tensors(): each is a list of tensors that make
 // up the tensor if they are concatenated along rows.

@@ -72,7 +72,7 @@ void refuse_variants(const Json& j, const std::string& file) {
   };
   check("peft_type", "\"LORA\"", [](const Json& v) { return v == "LORA"; });
   check("bias", "\"none\"", [](const Json& v) { return is_unset(v) || v == "none"; });
-  // Other initialisations change the weights of the base.
+  // All other values, such as "pissa", also change the weights of the base model.
   check("init_lora_weights", "true, false, \"gaussian\", \"eva\" or \"orthogonal\"",
         [](const Json& v) { return is_unset(v) || v == true || v == "gaussian" || v == "eva" || v == "orthogonal"; });
   for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "use_bdlora", "modules_to_save",

@@ -513,7 +513,7 @@ PublishedModel model_in(const Keys& k) {
   return m;
 }
 
-// Reads the language model of a Qwen3.5 model with images, whose settings are in a section of config.json.
+// Reads the settings of the text model in a multimodal Qwen3.5, which are in a section of config.json.
 PublishedModel language_model_in(const Keys& k) {
   refuse_what_is_missing_here(k, "vision_config");
   PublishedModel m = model_in(k.section("text_config"));

@@ -21,7 +21,7 @@ struct StateRun {
 struct StateRuns {
   std::vector<StateRun> runs;
   const std::vector<Span>* documents = nullptr;  // ascending
-  int chunk = 0;                                 // without chunks 0
+  int chunk = 0;                                 // 0 if sequences are not divided into chunks
 
   // Returns the document with rows on both sides of a boundary; null if there is none.
   const Span* crossing(std::int32_t row) const {

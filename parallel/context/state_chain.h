@@ -25,10 +25,10 @@ class DocumentStates final : public StateChain {
   void set_keeps(bool keeps) { keeps_ = keeps; }
 
   std::vector<StatePart> parts(const ContextShards&) const override;
-  // Ranks exchange the states of all links of one depth at a time, starting with depth 0, in the backward with the
-  // deepest. All ranks know all links, so they make the same number of exchanges in the same order, and a rank has the
-  // states that it sends: they depend on links of smaller depth only (in the backward, of greater depth). So no rank
-  // waits for another one that waits for it. While the first exchange runs, a rank computes the parts that do not wait.
+  // In the forward, ranks exchange the states of all links of depth 0, then of depth 1, and so on; in the backward,
+  // from the greatest depth to 0. A state depends only on links of smaller depth (in the backward, of greater depth),
+  // so a rank already has the states that it sends. All ranks know all links, so they make the same exchanges in the
+  // same order and cannot deadlock. While the first exchange runs, a rank computes the parts that do not wait.
   void forward(const StatePass&, const ContextShards&, const ExecContext&) override;
   void backward(const StatePass&, const ContextShards&, const ExecContext&) override;
 

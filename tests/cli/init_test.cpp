@@ -104,8 +104,8 @@ TEST_F(InitCommand, EveryKeyHasAComment) {
   }
 }
 
-// The template `hybrid` can be compared with `long-context` and, as only attention's pattern differs, with a dense
-// model: tokens are equal, and parameters too, within 2 %.
+// The templates `hybrid` and `long-context` can be compared: they have the same number of tokens and, within 2 %, of
+// parameters. So has a dense model, which differs from `long-context` only in the pattern of attention.
 TEST_F(InitCommand, TheHybridHasAsManyParametersAsLongContext) {
   for (const bool gpu : {false, true}) {
     SCOPED_TRACE(gpu ? "on a GPU" : "on CPUs");

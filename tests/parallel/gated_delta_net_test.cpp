@@ -64,15 +64,7 @@ TEST_F(DistGatedDeltaNet, EveryLayoutComputesWhatOneProcessDoes) {
 }
 
 TEST_F(DistGatedDeltaNet, StepsTakeTheMemoryThatWasPredicted) {
-  for (const char* recompute : {"none", "attention", "full"}) {
-    TrainingOptions o = options(3, {str("train.recompute=", recompute)});
-    o.dry = true;
-    const Training t = train_on_ranks(o);
-    ASSERT_EQ(t.errors, "") << recompute;
-    const auto took = static_cast<double>(t.slabs.at(0));
-    EXPECT_GT(took, 0) << "no two steps took the same";
-    EXPECT_NEAR(static_cast<double>(t.dry_slabs.at(0)), took, 0.02 * took) << recompute;
-  }
+  expect_predicted_memory(options, {"none", "attention", "full"});
 }
 
 // Diagnostics of a step report entropies only for the layers with attention.
@@ -97,7 +89,7 @@ TEST_F(DistGatedDeltaNet, RefusesTensorParallelismThatDoesNotDivideTheKeyHeads) 
   EXPECT_EQ(refusal({}, 2), "");
 }
 
-// Runs of hybrid models whose sequences are divided among ranks, slices or chunks, against one process.
+// Compares hybrid models whose sequences are divided among ranks, pipeline slices or chunks with one process.
 TrainingOptions divided(int ranks, const Overrides& more) {
   TrainingOptions o;
   o.ranks = ranks;
@@ -147,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(DistDividedDeltaNets, EqualOneProcess) { expect_equal_to_one_process(GetParam(), divided); }
 
-// Chunks of 50 tokens are not all equally long.
+// 50 does not divide the length of a sequence, so the last chunk is shorter.
 TEST_F(DistGatedDeltaNet, ChunksOfSequencesEqualWholeSequences) {
   for (const Overrides& more : {Overrides{}, {kPacked}}) {
     const Training whole = train_on_ranks(divided(1, more));

@@ -205,15 +205,7 @@ TEST(LoraMemory, GradientsAndStatesOfFrozenWeightsTakeNone) {
 }
 
 TEST_F(DistLora, StepsTakeTheMemoryThatWasPredicted) {
-  for (const char* recompute : {"none", "full"}) {
-    TrainingOptions o = options(3, {str("train.recompute=", recompute)});
-    o.dry = true;
-    const Training t = train_on_ranks(o);
-    ASSERT_EQ(t.errors, "") << recompute;
-    const auto took = static_cast<double>(t.slabs.at(0));
-    EXPECT_GT(took, 0) << "no two steps took the same";
-    EXPECT_NEAR(static_cast<double>(t.dry_slabs.at(0)), took, 0.02 * took) << recompute;
-  }
+  expect_predicted_memory(options, {"none", "full"});
 }
 
 TEST(LoraSettings, GroupsAndLayoutsThatCannotWorkAreRefused) {

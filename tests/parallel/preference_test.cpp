@@ -176,7 +176,7 @@ TrainingOptions preference_run(int ranks, const Overrides& more) {
   TrainingOptions o;
   o.ranks = ranks;
   o.steps = 6;
-  o.overrides = overrides({"model.dropout=0.1"});
+  o.overrides = overrides({"model.dropout=0.1", "optimizer.eps=1e-6"});  // as in short_run()
   o.overrides.insert(o.overrides.end(), more.begin(), more.end());
   o.validate = true;
   return o;

@@ -29,7 +29,7 @@ struct Problem {
   std::string name;
   std::int64_t length, rows;
   std::vector<Span> documents;
-  std::int64_t changed = -1;  // inputs from this token on differ from those of the same problem without it
+  std::int64_t changed = -1;  // if >= 0, inputs from this token on are changed
 
   std::int64_t tokens() const { return length * rows; }
 
@@ -165,7 +165,7 @@ Results on_ranks(const Problem& p, const ContextLayout& layout, const SavePolicy
   return results;
 }
 
-// ranks: the ranks that share each chunk.
+// ranks: number of ranks among which each chunk is divided.
 Results in_chunks(const Problem& p, int chunks, int ranks, bool on_host = false, std::int64_t align = 1) {
   Results results(p);
   const ContextLayout layout(ContextLayoutKind::contiguous, p.length, chunks, align);

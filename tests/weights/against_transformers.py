@@ -342,13 +342,26 @@ def check_with_images(bench, name, seed):
                  TOLERANCE)
 
 
+def check_names_of_classes(bench, name, seed):
+    """Imports an Olmo Hybrid model with the names of transformers' classes instead of those of published models."""
+    config = MODELS[name]
+    model, ids, source = random_model(config, seed), ids_below(config.vocab_size, seed), bench.path("hf", name + "-new")
+    model.save_pretrained(source, save_original_format=False)
+    names = load_file(os.path.join(source, "model.safetensors"))
+    bench.expect(name, "no tensor has a new name", not any(".conv1d." in key for key in names), 0)
+    bench.ring("import", source, "--output", bench.path("runs", name + "-new"))
+    ours = bench.our_logits(bench.path("runs", name + "-new"), ids)
+    bench.expect(name, "logits, names of classes", distance(ours, their_logits(model, ids)), TOLERANCE)
+
+
 def check_greedy(bench, name, folder):
     """Compares greedy texts of a run with those of its export."""
     model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder)
     for prompt in ("line 12 of", "a text"):
         ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
         with torch.no_grad():
-            text = tokenizer.decode(model.generate(ids, do_sample=False, max_new_tokens=24)[0], skip_special_tokens=True)
+            out = model.generate(ids, do_sample=False, max_new_tokens=24)
+        text = tokenizer.decode(out[0], skip_special_tokens=True)
         ours = bench.ring("generate", bench.path("runs", "trained-" + name), "--prompt", prompt, "--temperature", "0",
                           "--max-tokens", "24", "--device", "cpu", "--threads", "1")
         bench.expect(name, "greedy texts that differ", text.strip() != ours.strip(), 0)
@@ -398,6 +411,7 @@ def main():
         for seed, (name, config) in enumerate(MODELS.items()):
             check_model(bench, name, config, seed)
         check_with_images(bench, "qwen3.5-images", 3)
+        check_names_of_classes(bench, "olmo-hybrid", 4)
         write_corpora(bench)
         for name, settings in TRAINED.items():
             check_trained(bench, name, settings, bench.path("bytes.h5"), 257)
