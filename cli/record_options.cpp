@@ -26,11 +26,22 @@ void add_record_options(Command command, PrepareOptions& o, const std::string& r
               "messages count as targets. Without NAME the form is detected: messages, conversations (ShareGPT), or "
               "instruction, input and output (Alpaca)")
           .takes(0, 1),
+      command
+          .add_option(
+              "--preferences",
+              [&m](const std::string& form) {
+                m.preferences = form == "text" ? PreferenceForm::text : PreferenceForm::messages;
+              },
+              "read JSON Lines or Parquet with 'prompt', 'chosen' and 'rejected', for training with preference.loss: "
+              "each is a text, or each is a list of messages")
+          .one_of({"text", "messages"}),
       command.add_option("--chat-template", o.chat_template,
                          "format of conversations: a file with a Jinja template, or " + chat::template_names() +
                              "; default: the template in the tokenizer's files")};
   for (Option option : all) {
-    option.type_name(option.name() == "--chat-template" ? "NAME|FILE" : "NAME");
+    option.type_name(option.name() == "--chat-template" ? "NAME|FILE"
+                     : option.name() == "--preferences" ? "text|messages"
+                                                        : "NAME");
     if (!required_option.empty()) option.needs(required_option);
   }
 }

@@ -7,8 +7,8 @@ namespace ring {
 
 struct PrepareOptions;
 
-// Adds --text-field, --prompt-field, --completion-field, --chat-field and --chat-template. required_option: an option
-// that these options require; may be empty.
+// Adds --text-field, --prompt-field, --completion-field, --chat-field, --preferences and --chat-template.
+// required_option: an option that these options require; may be empty.
 void add_record_options(Command command, PrepareOptions&, const std::string& required_option = "");
 
 }  // namespace ring

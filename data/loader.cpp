@@ -78,6 +78,13 @@ void append_sequences(Batch& b, std::int64_t row, std::int64_t at, std::int64_t 
   }
 }
 
+// Marks the tokens of a piece, which begins at index `at` of the batch, as those of the next document.
+void add_answer(Batch& b, std::int64_t at, const PackedPiece& piece) {
+  if (b.answers.empty()) b.answers.assign(b.inputs.size(), -1);
+  std::fill_n(b.answers.begin() + at, piece.length, static_cast<std::int32_t>(b.documents.size()));
+  b.documents.push_back(piece.document);
+}
+
 const PackedRows* rows_of(const std::vector<std::unique_ptr<PackedRows>>& rows, const SampleLocation& place) {
   return rows.empty() ? nullptr : rows[place.corpus].get();
 }
@@ -91,6 +98,7 @@ void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSpl
   const auto add = [&](const PackedPiece& piece) {
     fill(b, first + piece.at, split, piece.begin, static_cast<std::size_t>(piece.length), piece.ends);
     if (o.packing.documents) append_sequences(b, first, piece.at, piece.length, sequence);
+    if (split.pairs() && rows) add_answer(b, first + piece.at, piece);
     filled = std::max(filled, piece.at + piece.length);
   };
   if (rows) {  // a packed row

@@ -63,6 +63,11 @@ struct Batch {
   // sequence. starts, lengths [sequences]: index of the sequence's first token in the batch, and number of tokens.
   // Tokens outside all sequences are padding.
   std::vector<std::int32_t> positions, starts, lengths;
+  // Set only for packed rows of pairs of answers. answers [rows * context]: for each token, the index of its document
+  // in `documents`, or -1. documents: numbers of the documents in their split; 2i and 2i + 1 are the chosen and the
+  // rejected answer of a pair.
+  std::vector<std::int32_t> answers;
+  std::vector<std::uint64_t> documents;
 };
 
 // Returns the number of targets of each corpus.
@@ -122,6 +127,7 @@ class Loader {
   void set_sequence(std::int64_t tokens);  // sets LoaderOptions::sequence of later batches
   std::uint64_t next_sample() const { return next_sample_; }  // the loader's state: seek() to this number resumes
   const SampleMap& map() const { return map_; }
+  const Corpora& corpora() const { return corpora_; }
   const LoaderOptions& options() const { return options_; }
 
  private:

@@ -11,9 +11,10 @@ namespace ring {
 
 // Consecutive tokens of one document in a row.
 struct PackedPiece {
-  std::uint64_t begin;      // first token in the split
-  std::int64_t at, length;  // position in the row, and number of tokens
-  bool ends;                // true if the piece ends its document, so that its last token has no target
+  std::uint64_t begin;         // first token in the split
+  std::int64_t at, length;     // position in the row, and number of tokens
+  bool ends;                   // true if the piece ends its document, so that its last token has no target
+  std::uint64_t document = 0;  // number of the document in the split; set only in splits with pairs of answers
 };
 
 // Returns the number of documents with more than `context` tokens, which every packing has to split.

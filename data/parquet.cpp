@@ -133,6 +133,7 @@ std::vector<int> leaves_of(const parquet::SchemaDescriptor& schema, const Record
   std::vector<std::string> wanted;
   for (const std::string& m : {members.text, members.prompt, members.completion, members.messages})
     if (!m.empty()) wanted.push_back(m);
+  if (members.pairs()) wanted.insert(wanted.end(), {"prompt", "chosen", "rejected"});
   std::vector<int> leaves, all(static_cast<std::size_t>(schema.num_columns()));
   std::iota(all.begin(), all.end(), 0);
   const auto column = [&](int leaf) -> const std::string& { return schema.GetColumnRoot(leaf)->name(); };

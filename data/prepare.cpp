@@ -72,7 +72,7 @@ class JobBuilder final : public DocumentSink {
  private:
   Split choose_split() const {
     if (split_kind_ != SplitKind::hash) return tail_split_;
-    return hashed_split(options_, name_, document_);
+    return hashed_split(options_, name_, options_.members.pairs() ? document_ / 2 : document_);  // keeps pairs together
   }
 
   void add_piece(std::size_t end, bool last) {

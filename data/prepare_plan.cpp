@@ -173,7 +173,11 @@ void check_tokens(const PrepareOptions& o, const std::string& path) {
   };
   const RecordMembers& m = o.members;
   if (m.any())
-    refuse(!m.text.empty() ? "--text-field" : m.conversation() ? "--chat-field" : "--prompt-field", "reads records");
+    refuse(!m.text.empty()    ? "--text-field"
+           : m.pairs()        ? "--preferences"
+           : m.conversation() ? "--chat-field"
+                              : "--prompt-field",
+           "reads records");
   if (!o.chat_template.empty()) refuse("--chat-template", "writes conversations");
   if (o.document != "file") refuse("--document " + o.document, "splits text");
   if (o.split == "tail") refuse("--split tail", "splits text");
@@ -194,13 +198,18 @@ void take_chat_format(const PrepareOptions& options, PreparePlan& plan) {
 
 void check_members(const PrepareOptions& o) {
   const RecordMembers& m = o.members;
-  if (!m.text.empty() + !m.completion.empty() + m.conversation() > 1)
-    fail("--text-field, --prompt-field with --completion-field, and --chat-field exclude each other: give one of them");
+  const bool chats = m.conversation() && !m.pairs();
+  if (!m.text.empty() + !m.completion.empty() + chats + m.pairs() > 1)
+    fail(
+        "--text-field, --prompt-field with --completion-field, --chat-field and --preferences exclude each other: "
+        "give ",
+        "one of them");
   if (m.prompt.empty() != m.completion.empty())
     fail(m.prompt.empty() ? "--completion-field" : "--prompt-field", " requires ",
          m.prompt.empty() ? "--prompt-field" : "--completion-field", ": give both");
   if (!o.chat_template.empty() && !m.conversation())
-    fail("--chat-template ", o.chat_template, " writes conversations: name those of the records with --chat-field");
+    fail("--chat-template ", o.chat_template,
+         " writes conversations: name those of the records with --chat-field, or give --preferences messages");
   if (m.masked() && o.tokenizer == "chars")
     fail("--tokenizer chars is built from the input's text, but ", m.names(),
          " of records contain more than text: create the tokenizer first, with 'ringmaster tokenizer train --kind "

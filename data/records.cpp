@@ -1,6 +1,9 @@
 #include "data/records.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "core/byte_order_mark.h"
 #include "core/check.h"
@@ -116,9 +119,89 @@ void put_conversation(const RecordMembers& m, const OrderedJson& record, const s
   sink.end();
 }
 
+// Returns the member of a preference record, which must be a text or a list of messages, as `form` says.
+const OrderedJson& preference_member(const OrderedJson& record, const char* name, PreferenceForm form,
+                                     const std::string& where) {
+  const auto found = record.find(name);
+  if (found == record.end())
+    fail(where, "this record has no '", name, "'; its members are: ", members_of(record),
+         ". Rename its members to prompt, chosen and rejected");
+  const bool texts = form == PreferenceForm::text;
+  if (texts ? found->is_string() : found->is_array()) return *found;
+  fail(where, "'", name, "' of this record is a JSON ", found->type_name(), ", not a ",
+       texts ? "string" : "list of messages", ". Fix the record",
+       texts && found->is_array()     ? ", or use --preferences messages"
+       : !texts && found->is_string() ? ", or use --preferences text"
+                                      : "");
+}
+
+void check_answers(const OrderedJson& chosen, const OrderedJson& rejected, const std::string& where) {
+  if (chosen == rejected)
+    fail(where, "'chosen' and 'rejected' are equal, so nothing can be learned from this record. Remove it");
+  for (const auto& [name, answer] : {std::pair("chosen", &chosen), std::pair("rejected", &rejected)})
+    if (answer->empty() || *answer == "") fail(where, "'", name, "' is empty. Fix the record or remove it");
+}
+
+void put_text_preference(const OrderedJson& record, const std::string& where, DocumentSink& sink) {
+  const auto text = [&](const char* name) -> const std::string& {
+    return preference_member(record, name, PreferenceForm::text, where).get_ref<const std::string&>();
+  };
+  const std::string &prompt = text("prompt"), &chosen = text("chosen"), &rejected = text("rejected");
+  check_answers(chosen, rejected, where);
+  for (const std::string* answer : {&chosen, &rejected}) {
+    if (!prompt.empty()) sink.add_part(prompt, false);
+    sink.add_part(*answer, true);
+    sink.end();
+  }
+}
+
+// Returns the number of messages at the start of both lists that are equal: the prompt, if the record has no `prompt`.
+std::size_t shared_messages(const OrderedJson& chosen, const OrderedJson& rejected) {
+  std::size_t n = 0;
+  while (n < chosen.size() && n < rejected.size() && chosen[n] == rejected[n]) ++n;
+  return n;
+}
+
+// Earlier answers in the prompt are marked so that they do not count as targets.
+void put_message_preference(const RecordMembers& m, const OrderedJson& record, const std::string& where,
+                            DocumentSink& sink) {
+  const auto list = [&](const char* name) { return preference_member(record, name, PreferenceForm::messages, where); };
+  const OrderedJson answers[] = {list("chosen"), list("rejected")};
+  check_answers(answers[0], answers[1], where);
+  OrderedJson prompt = OrderedJson::array();
+  const bool has_prompt = record.contains("prompt");
+  const std::size_t shared = has_prompt ? 0 : shared_messages(answers[0], answers[1]);
+  if (has_prompt) prompt = list("prompt");
+  if (shared == std::min(answers[0].size(), answers[1].size()))
+    fail(where, "one of 'chosen' and 'rejected' is the beginning of the other, so it has no answer. Fix the record or ",
+         "remove it");
+  for (std::size_t i = 0; i < shared; ++i) prompt.push_back(answers[0][i]);
+  for (OrderedJson& message : prompt)
+    if (message.is_object() && message.value("role", OrderedJson()) == "assistant") message["weight"] = 0;
+  for (const OrderedJson& answer : answers) {
+    OrderedJson messages = prompt;
+    messages.insert(messages.end(), answer.begin() + static_cast<std::ptrdiff_t>(shared), answer.end());
+    std::vector<chat::Part> parts;
+    try {
+      parts = m.writer->parts(messages, chat_variables(record));
+    } catch (const Error& e) {
+      fail(where, "'", &answer == answers ? "chosen" : "rejected", "' of this record: ", e.what(),
+           ". Fix the record or remove it");
+    }
+    for (const chat::Part& p : parts) sink.add_part(p.text, p.counts);
+    sink.end();
+  }
+}
+
+void put_preference(const RecordMembers& m, const OrderedJson& record, const std::string& where, DocumentSink& sink) {
+  if (m.preferences == PreferenceForm::text) return put_text_preference(record, where, sink);
+  put_message_preference(m, record, where, sink);
+}
+
 }  // namespace
 
 std::string RecordMembers::names() const {
+  if (pairs()) return "pairs of 'prompt' with 'chosen' and 'rejected'";
   if (chats) return "conversations";
   if (!messages.empty()) return "'" + messages + "'";
   return completion.empty() ? "'" + text + "'" : "'" + prompt + "' and '" + completion + "'";
@@ -126,7 +209,10 @@ std::string RecordMembers::names() const {
 
 TakeRecord make_record_parser(const RecordMembers& m, DocumentSink& sink) {
   RING_CHECK(m.any() && (!m.conversation() || m.writer), "records without a member to read, or without a writer");
-  const auto put = m.conversation() ? put_conversation : !m.completion.empty() ? put_pair : put_text;
+  const auto put = m.pairs()               ? put_preference
+                   : m.conversation()      ? put_conversation
+                   : !m.completion.empty() ? put_pair
+                                           : put_text;
   return [=, &sink](const OrderedJson& record, const std::string& where) { put(m, record, where, sink); };
 }
 

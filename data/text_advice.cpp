@@ -52,6 +52,8 @@ std::string record_options(const std::string& text_file, const NamedTokenizer& t
   if (!record.is_object()) return "";
   if (has_chat(record)) return tokenizer.has_chat_template ? " --chat-field" : " --chat-field --chat-template plain";
   const auto is_text = [&](const char* name) { return record.contains(name) && record[name].is_string(); };
+  if (record.contains("chosen") && record.contains("rejected"))
+    return is_text("chosen") ? " --preferences text" : " --preferences messages";
   if (is_text("prompt") && is_text("completion")) return " --prompt-field prompt --completion-field completion";
   if (is_text("text")) return has_json_lines_name(text_file) ? "" : " --text-field text";
   for (const auto& [name, value] : record.items())

@@ -210,7 +210,7 @@ std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const s
 void inspect_files(std::vector<TextFile>& files, bool as_text, const RecordMembers& members) {
   if (as_text && members.any())
     fail(members.names(),
-         " are members of records (--text-field, --prompt-field, --chat-field), but --as-text reads "
+         " are members of records (--text-field, --prompt-field, --chat-field, --preferences), but --as-text reads "
          "all bytes as they are: give only one of these options");
   for (TextFile& f : files) f.as_text = as_text;
   if (!as_text) detect_formats(files, members);

@@ -306,6 +306,7 @@ void TokenStore::load_index() {
   file->read_at(tokenizer_bytes_.data(), index.tokenizer.bytes, index.tokenizer.offset);
   chat_template_.resize(index.chat_template.bytes);
   file->read_at(chat_template_.data(), index.chat_template.bytes, index.chat_template.offset);
+  for (TokenSplit& split : splits_) split.pairs_ = source_.find(kPairsInSource) != std::string::npos;
   for (std::size_t i = 0; i < splits_.size(); ++i)
     splits_[i].load(file, index.splits[i], index.masks[i], kSplitNames[i], vocab_);
 }

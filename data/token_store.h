@@ -60,6 +60,9 @@ class TokenSplit {
   // read().
   void read_mask(std::uint64_t begin, std::size_t count, std::uint8_t* out) const;
 
+  // Returns true if documents 2k and 2k + 1 are a prompt with its chosen and with its rejected answer.
+  bool pairs() const { return pairs_; }
+
   const std::string& name() const { return name_; }  // name for error messages
   const HashedBlocks& token_data() const { return token_data_; }
   const HashedBlocks& start_data() const { return start_data_; }  // u64 document starts
@@ -77,6 +80,7 @@ class TokenSplit {
   std::size_t width_ = 2;
   std::string name_;
   std::string tokens_hash_;
+  bool pairs_ = false;
 };
 
 // Document starts of a split, read a group at a time. Not thread-safe.
@@ -129,6 +133,9 @@ struct VerifyReport {
 // Reads and checks all data of the splits. Calls damaged(message) for every damaged block, and progress() repeatedly.
 VerifyReport verify_corpus(const TokenStore&, const std::function<void(const std::string&)>& damaged,
                            const std::function<void(const VerifyReport&)>& progress = {});
+
+// Part of TokenStore::source() of a corpus that was made from pairs of answers.
+inline constexpr const char* kPairsInSource = "; documents: pairs of ";
 
 enum class Split : std::uint8_t { train, validation };
 

@@ -172,6 +172,7 @@ void Config::fields(Fields& f) {
   f("checkpoint", checkpoint, "when the training state is saved");
   f("parallel", parallel, "how the processes of `ringmaster launch` share the work; `auto` chooses cp, tp and zero",
     word("auto", kAutoDegree));
+  f("preference", preference, "training on pairs of chosen and rejected answers");
 }
 
 namespace {
@@ -336,6 +337,7 @@ void Config::validate(std::vector<SettingProblem>& errors) const {
   validate_stages(*this, errors);
   validate_offload(*this, errors);
   validate_parameters(*this, errors);
+  validate_preference(*this, errors);
   add_unused_settings(optimizer, errors);
 }
 

@@ -8,6 +8,7 @@
 #include "checkpoint/config.h"
 #include "core/setting_problem.h"
 #include "data/config.h"
+#include "engine/preference.h"
 #include "model/config.h"
 #include "model/linear_formats.h"
 #include "optim/config.h"
@@ -95,6 +96,7 @@ struct Config {
   ScheduleConfig schedule;
   CheckpointConfig checkpoint;
   ParallelConfig parallel;
+  PreferenceConfig preference;
   void fields(Fields&);
   void validate(std::vector<SettingProblem>& errors) const;
 };

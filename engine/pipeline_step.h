@@ -25,6 +25,7 @@ class PipelineStep {
   struct Inputs {
     Tensor ids, targets;
     Sequences seqs;
+    Tensor weights{};  // LossHead::weights
   };
   struct Place {
     std::size_t micro = 0;  // index of the micro-batch

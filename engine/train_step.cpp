@@ -1,7 +1,9 @@
 #include "engine/train_step.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <span>
 #include <utility>
 
 #include "core/checked.h"
@@ -151,7 +153,11 @@ void TrainStep::allocate_inputs() {
   const ScopeGuard scope(*ctx_.scopes, {scopes::inputs});
   const InputSizes sizes{tokens, plan_.micro_batches * plan_.micro_batch, corpora_, packed_};
   inputs_ = StepInputs(sizes, ctx_.stream);
-  losses_ = StepLosses(corpora_, !model_->auxiliary_loss().empty(), ctx_);
+  losses_ = StepLosses(corpora_, !model_->auxiliary_loss().empty(), config_.preference.on(), ctx_);
+  if (config_.preference.on()) {
+    pair_weights_ = ctx_.zeros({tokens}, DType::f32, Lifetime::run);
+    pair_sums_ = ctx_.zeros({1 + kPairSums}, DType::f32, Lifetime::run);
+  }
   stage_ = std::make_unique<InputStage>(sizes, ctx_.stream);
   lay_out_sequences();
 }
@@ -231,7 +237,8 @@ Tensor TrainStep::micro_batch_part(const Tensor& all, std::size_t index) const {
 }
 
 TrainStep::ForwardInputs TrainStep::inputs_of(std::size_t index) const {
-  return {micro_batch_part(inputs_.ids, index), micro_batch_part(inputs_.targets, index), sequences_[index]};
+  return {micro_batch_part(inputs_.ids, index), micro_batch_part(inputs_.targets, index), sequences_[index],
+          pair_weights_.defined() ? micro_batch_part(pair_weights_, index) : Tensor{}};
 }
 
 TrainStep::ForwardInputs TrainStep::inputs_of_chunk(std::size_t index, int chunk) const {
@@ -271,6 +278,34 @@ StepAccess TrainStep::make_step_access() {
   return {ctx_, mesh_, plan_.cp_of_heads(), [this] { forward(nullptr); }};
 }
 
+std::vector<AnswerScore> TrainStep::score_answers(const std::vector<Batch>& batches) {
+  std::size_t answers = 0, first = 0;
+  for (const Batch& b : batches) answers += b.documents.size();
+  std::vector<AnswerScore> scores(answers);
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    enter(RunPhase::forward);
+    const ForwardInputs in = inputs_of(i);
+    Run run = micro_run(i, in.seqs, nullptr);
+    LossHead head = loss_head(in);
+    head.weights = {};
+    const LossOutput out = model_->loss(run, in.ids, in.seqs, head);
+    const std::span all(scores);
+    if (model_->has_head() && !batches[i].documents.empty())
+      add_answers(batches[i], to_host<float>(out.token_loss, ctx_.stream),
+                  all.subspan(first, batches[i].documents.size()));
+    first += batches[i].documents.size();
+  }
+  return scores;
+}
+
+void TrainStep::set_pair_weights(const std::vector<float>& weights, const PairLoss& sums) {
+  RING_CHECK(static_cast<std::int64_t>(weights.size()) <= pair_weights_.numel(), weights.size(), " weights of tokens");
+  const std::array<float, 1 + kPairSums> values{static_cast<float>(sums.loss), static_cast<float>(sums.chosen),
+                                                static_cast<float>(sums.rejected), static_cast<float>(sums.correct)};
+  ctx_.stream.impl().upload(pair_weights_.raw(), weights.data(), weights.size() * sizeof(float));
+  ctx_.stream.impl().upload(pair_sums_.raw(), values.data(), pair_sums_.bytes());
+}
+
 // Runs forward and backward of one micro-batch. Of a sequence in chunks, the last chunk needs no separate forward,
 // because no chunk uses its keys.
 void TrainStep::micro_step(std::size_t index) {
@@ -304,21 +339,23 @@ void TrainStep::train_on(const ForwardInputs& in, std::size_t index, int chunk) 
   Run run = micro_run(index, in.seqs, &tape, chunk);
   run.probes.auxiliary_loss = losses_.auxiliary;
   enter(RunPhase::forward);
-  const LossOutput out = model_->loss(run, in.ids, in.seqs, loss_head(in.targets));
+  const LossOutput out = model_->loss(run, in.ids, in.seqs, loss_head(in));
   add_loss(out, index);
   enter(RunPhase::backward);
   tape.backward(out.sum.slot, {}, ctx_);
 }
 
-LossHead TrainStep::loss_head(const Tensor& targets) const {
+LossHead TrainStep::loss_head(const ForwardInputs& in) const {
   LossHead head;
-  head.targets = targets;
+  head.targets = in.targets;
+  head.weights = in.weights;
   head.z_loss = static_cast<float>(config_.train.z_loss);
   head.chunk_bytes = config_.train.loss_chunk_bytes;
   return head;
 }
 
 void TrainStep::add_loss(const LossOutput& out, std::size_t index) {
+  if (pair_sums_.defined()) return;  // the loss of pairs is not the sum of weighted token losses
   axpby_kernel({out.sum.value, losses_.loss, losses_.loss, 1, 1}, ctx_);
   if (corpora_) {
     const std::int64_t first = static_cast<std::int64_t>(index) * plan_.micro_batch;
@@ -338,7 +375,7 @@ void TrainStep::run_stages() {
       .keys = [this](const Place& p) { return parallel_.context.chunked(p.micro); },
       .loss =
           [this](Run& run, const Var& hidden, const ForwardInputs& in, const Place& p) {
-            LossOutput out = model_->head_loss(run, hidden, loss_head(in.targets));
+            LossOutput out = model_->head_loss(run, hidden, loss_head(in));
             add_loss(out, p.micro);
             return out;
           }};
@@ -349,6 +386,10 @@ void TrainStep::compute() {
   parallel_.data->start_step();
   optimizer_->begin_step();
   fill_zero(losses_.all, ctx_.stream);
+  if (pair_sums_.defined()) {
+    copy(losses_.loss, pair_sums_.narrow(0, 0, 1), ctx_.stream);
+    copy(losses_.pairs, pair_sums_.narrow(0, 1, kPairSums), ctx_.stream);
+  }
   if (corpora_ && model_->has_head()) copy(losses_.target_counts, inputs_.source_targets, ctx_.stream);
   {
     const HeldWeights held(parallel_.data->holds_all_weights() ? model_->linear_format() : nullptr);

@@ -88,6 +88,15 @@ class TrainStep {
   // (model/training_state.h).
   StepAccess make_step_access();
 
+  // For preference.loss. Computes the scores of the answers in this rank's part of the micro-batches, which were passed
+  // to load(): forwards without a tape, with the dropout of the next compute(). Returns one score for each
+  // Batch::documents of each micro-batch; all are 0 if another pipeline stage has the loss head. Blocks until the
+  // device is done. Collective. Requires the StepState of the next compute().
+  std::vector<AnswerScore> score_answers(const std::vector<Batch>& batches);
+  // For preference.loss. Sets the weight of each token of the micro-batches in the next compute(), and what this rank
+  // adds to the step's losses.
+  void set_pair_weights(const std::vector<float>& weights, const PairLoss& sums);
+
   // Returns the Run for a forward over micro-batch `index` of this rank, or over one of its chunks.
   // sequences: the sequences of the micro-batch or chunk.
   Run micro_run(std::size_t index, const Sequences& sequences, Tape*, int chunk = 0);
@@ -135,7 +144,7 @@ class TrainStep {
   void limit_activations();
   void train_on(const ForwardInputs&, std::size_t index, int chunk = 0);
   void run_stages();
-  LossHead loss_head(const Tensor& targets) const;
+  LossHead loss_head(const ForwardInputs&) const;
   void add_loss(const LossOutput&, std::size_t index);
   void sum_losses();
   void update();
@@ -169,6 +178,7 @@ class TrainStep {
   // Spans of packed sequences, by micro-batch. The objects stay the same, because a recording refers to them.
   std::vector<std::shared_ptr<std::vector<Span>>> spans_;
   StepInputs inputs_;
+  Tensor pair_weights_, pair_sums_;  // [tokens] and [1 + kPairSums] f32; undefined without preference.loss
   StepLosses losses_;
   std::unique_ptr<InputStage> stage_;
   std::optional<Event> copied_;  // event after which the state may change; reset once a step has waited for it

@@ -68,7 +68,7 @@ Evaluation over_all(const Sums& sums, Communicator& comm) {
   for (const SourceLoss& s : sums.sources) all.insert(all.end(), {s.sum, s.targets});
   all_reduce_host(comm, all, Reduce::sum);
   const double tokens = std::max(all[0], 1.0);
-  Evaluation e{all[1] / tokens, all[2] / tokens, static_cast<std::int64_t>(all[0]), {}, sums.batch_losses};
+  Evaluation e{all[1] / tokens, all[2] / tokens, static_cast<std::int64_t>(all[0]), {}, {}, sums.batch_losses};
   for (std::size_t i = 3; i < all.size(); i += 2) e.sources.push_back({all[i], all[i + 1]});
   return e;
 }

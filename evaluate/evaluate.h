@@ -2,9 +2,11 @@
 // Loss over a validation set.
 
 #include <functional>
+#include <optional>
 
 #include "comm/communicator.h"
 #include "data/loader.h"
+#include "engine/preference.h"
 #include "evaluate/source_loss.h"
 #include "model/model.h"
 #include "parallel/context/batch.h"
@@ -17,6 +19,7 @@ struct Evaluation {
   double loss = 0;      // mean negative log-likelihood per token, in nats
   double accuracy = 0;  // share of tokens that the model ranked first (or tied for first)
   std::int64_t tokens = 0;
+  std::optional<PairLoss> pairs;     // with preference.loss: means over pairs; then `tokens` is the number of pairs
   std::vector<SourceLoss> sources;   // loss of each corpus of a mixture; empty if there is only one corpus
   std::vector<double> batch_losses;  // mean loss per token of each batch that this rank computed, in order
   double perplexity() const;

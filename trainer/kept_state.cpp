@@ -42,6 +42,8 @@ void append(Numbers& to, const StepReport& r) {
   visit_numbers(r, [&](auto x) { to.push_back(static_cast<double>(x)); });
   to.push_back(r.auxiliary_loss ? 1 : 0);
   if (r.auxiliary_loss) to.push_back(*r.auxiliary_loss);
+  to.push_back(r.pairs ? 1 : 0);
+  if (r.pairs) to.insert(to.end(), {r.pairs->loss, r.pairs->chosen, r.pairs->rejected, r.pairs->correct});
 }
 
 StepReport read_report(Numbers::const_iterator& next) {
@@ -49,6 +51,10 @@ StepReport read_report(Numbers::const_iterator& next) {
   r.sources.resize(static_cast<std::size_t>(*next++));
   visit_numbers(r, [&](auto& x) { x = static_cast<std::decay_t<decltype(x)>>(*next++); });
   if (*next++ != 0) r.auxiliary_loss = *next++;
+  if (*next++ != 0) {
+    r.pairs.emplace();
+    for (double* value : {&r.pairs->loss, &r.pairs->chosen, &r.pairs->rejected, &r.pairs->correct}) *value = *next++;
+  }
   return r;
 }
 

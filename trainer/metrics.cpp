@@ -79,6 +79,7 @@ bool is_hyperparameter(const std::string& key) {
 std::string tag_of(const std::string& group, const std::string& name) {
   const bool by_source = name.starts_with(kSourceLoss) && (group == "train" || group == "validation");
   if (by_source) return "loss/" + group + "/" + name.substr(std::strlen(kSourceLoss));
+  if (name.starts_with(kRewards)) return kRewards + group + "/" + name.substr(std::strlen(kRewards));
   if (group == "validation") return name == "loss" ? "loss/validation" : "loss/validation_" + name;
   if (group == kPartNorms || group == kUpdateRatios) return "optimizer/" + group + "/" + name;
   const std::initializer_list<const char*> attention = {kEntropies, kMinEntropies, kDensities, kRecalls, kImbalances};

@@ -25,6 +25,8 @@ inline constexpr const char *kUpdateRatios = "update_ratio", *kEntropies = "atte
                             *kMinEntropies = "attention_entropy_min", *kDensities = "attention_density",
                             *kRecalls = "attention_recall", *kImbalances = "attention_imbalance";
 // Prefixes of values by corpus of a mixture: "loss/code".
+// Prefix of values of pairs of answers, as in TRL: "rewards/chosen".
+inline constexpr const char* kRewards = "rewards/";
 inline constexpr const char *kSourceLoss = "loss/", *kSourceShare = "share/";
 
 class Metrics {

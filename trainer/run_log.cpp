@@ -342,6 +342,18 @@ void RunLog::log_step(const StepReport& r) {
   if (!r.watched.empty()) record_diagnostics(r);
 }
 
+namespace {
+
+// Adds the means over pairs, under the names of TRL's DPOTrainer.
+void add_rewards(Metrics::Values& values, const PairLoss& mean) {
+  values.emplace_back(str(kRewards, "chosen"), mean.chosen);
+  values.emplace_back(str(kRewards, "rejected"), mean.rejected);
+  values.emplace_back(str(kRewards, "margins"), mean.chosen - mean.rejected);
+  values.emplace_back(str(kRewards, "accuracies"), mean.correct);
+}
+
+}  // namespace
+
 void RunLog::record_step(const StepReport& r) {
   const MemoryStats memory = trainer_.exec().stream.allocator()->stats();
   const double tokens_per_second = static_cast<double>(interval_tokens_) / interval_seconds_;
@@ -366,6 +378,7 @@ void RunLog::record_step(const StepReport& r) {
     values.emplace_back("weight_decay", config_.optimizer.weight_decay * r.decay_scale);
   if (!attention_changes_.empty()) values.emplace_back("attention_pairs", density_);
   if (r.auxiliary_loss) values.emplace_back(trainer_.model().auxiliary_loss(), *r.auxiliary_loss);
+  if (r.pairs) add_rewards(values, *r.pairs);
   add_gpu_means(values);
   add_sources(values, interval_sources_, names_);
   add_shares(values, interval_sources_, names_);
@@ -452,9 +465,21 @@ void RunLog::log_recomputed_step(const StepReport& bad, const StepReport& good) 
                     {"steps_back", std::int64_t{0}}});
 }
 
+void RunLog::log_pairs(const Evaluation& e, const std::optional<Evaluation>& average) {
+  const std::int64_t step = trainer_.steps_done();
+  Metrics::Values values = {{"loss", e.loss}, {"accuracy", e.accuracy}, {"pairs", e.tokens}};
+  if (average) values.emplace_back("ema_loss", average->loss);
+  add_rewards(values, *e.pairs);
+  metrics_->record("validation", step, values);
+  print_line(str("step ", step, ": validation loss ", e.loss, ", accuracy ", e.accuracy, ", reward margin ",
+                 e.pairs->chosen - e.pairs->rejected, " over ", counted(e.tokens, "pair"),
+                 average ? str("; averaged weights: loss ", average->loss) : ""));
+}
+
 void RunLog::log_validation(const Evaluation& e, const std::optional<Evaluation>& average, double bytes_per_token) {
   val_loss_ = e.loss;
   const std::int64_t step = trainer_.steps_done();
+  if (e.pairs) return log_pairs(e, average);
   const double bits = e.bits_per_byte(bytes_per_token);
   Metrics::Values values = {{"loss", e.loss},
                             {"perplexity", e.perplexity()},

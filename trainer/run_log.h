@@ -64,6 +64,7 @@ class RunLog {
   static void log_offload(const HostOffload&);
   static void log_page_locks(const PageLockFacts&);
   void record_step(const StepReport&);
+  void log_pairs(const Evaluation&, const std::optional<Evaluation>& average);
   void add_gpu_means(Metrics::Values&);
   void record_parts(const char* group, const std::vector<double>& values);
   void record_diagnostics(const StepReport&);

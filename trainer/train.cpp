@@ -83,6 +83,8 @@ class Evaluations {
 
   Evaluation evaluation() {
     while (true) try {
+        if (PreferenceTraining* preference = run_.trainer.preference())
+          return preference->evaluate(*validation_, run_.mesh.host(), stop_on(signal_, run_.mesh.host()));
         return evaluate(run_.trainer.model(), run_.ctx, *validation_, run_.mesh.host(), &run_.trainer.cp_batches(),
                         &run_.mesh.axis("tp"), stop_on(signal_, run_.mesh.host()));
       } catch (const OutOfMemory& problem) {

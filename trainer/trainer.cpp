@@ -103,6 +103,8 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
     losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().all.bytes()));
   }
   if (config.train.diagnostics_interval) watch_ = make_watch();
+  if (config.preference.on())
+    preference_ = std::make_unique<PreferenceTraining>(config.preference, step_, mesh, island_host_, loader);
   update_attention_for_next_step();
 }
 
@@ -116,12 +118,16 @@ std::unique_ptr<Watch> Trainer::make_watch() {
   return std::make_unique<Watch>(step_, mesh_, max_in_flight() + 1);
 }
 
-// Sums over the ranks of this island: tokens with a target, ranks that log the step, and ranks that would replay it.
+// Sums over the ranks of this island: tokens with a target or pairs of answers, ranks that log the step, and ranks that
+// would replay it.
 void Trainer::count_tokens(const std::vector<Batch>& batches, StepInFlight& f) {
   std::int64_t valid = 0;
   // Tensor-parallel ranks and pipeline stages have the same batches, which are counted once.
   if (mesh_.coord("tp") == 0 && mesh_.coord("pp") == 0)
-    for (const Batch& b : batches) valid += b.valid_targets;
+    for (const Batch& b : batches)
+      valid += !preference_             ? b.valid_targets
+               : mesh_.coord("cp") == 0 ? static_cast<std::int64_t>(b.documents.size() / 2)
+                                        : 0;
   // A recorded graph cannot wait for copies, so a step that must wait is not replayed.
   const bool travels = packs_ && step_.offload();  // true if activations are copied while attention is queued anew
   const bool replays = graph_.ready() && !ctx_.observer && !step_.waits_for_copies() && !travels;
@@ -328,6 +334,7 @@ void Trainer::launch_step() {
   step_.load(batches);
   if (!choices_agreed_) run_trial_step();
   upload_state(f.report, f.valid);
+  if (preference_) preference_->weigh(batches);
   for (TrainingState* state : model().training_states())
     if (state->before_step(steps_ + 1)) graph_.forget();
   if (watch_ && (steps_ + 1) % config_.train.diagnostics_interval == 0) f.watched = watch_->begin_step();
@@ -388,6 +395,9 @@ bool Trainer::count_result(StepInFlight& f) {
   for (std::size_t c = 0; c < losses.by_corpus.size(); ++c)
     r.sources.push_back({losses.by_corpus[c], losses.target_counts[c]});
   if (losses.auxiliary) r.auxiliary_loss = *losses.auxiliary / f.valid;
+  if (const auto p = losses.pairs; !p.empty())
+    r.pairs = PairLoss{r.loss, static_cast<double>(p[0]) / f.valid, static_cast<double>(p[1]) / f.valid,
+                       static_cast<double>(p[2]) / f.valid};
   r.accepted = state.accepted != 0;
   const double exchange_seconds = std::exchange(exchange_seconds_, 0);
   r.exchange_seconds += exchange_seconds;
@@ -477,6 +487,7 @@ std::string Trainer::diagnose_step() {
 
 void Trainer::add_state(State& state) {
   binding_.add_to(state);
+  if (preference_) preference_->add_state(state);
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, StateScope::rank0);  // each rank measures its own time
   state.add(kTrainedTokensName, &tokens_);
@@ -490,6 +501,7 @@ void Trainer::on_state_loaded() {
   if (has_islands()) *guard_.state() = bad_steps_of_islands_.at(static_cast<std::size_t>(mesh_.coord("island")));
   if (outer_ && !has_islands()) outer_->abandon();
   latest_ = earlier_ = {};
+  if (preference_) preference_->on_state_loaded();
   step_.data().on_master_weights_changed();
   if (GradientCompressor* compressor = step_.data().compressor()) compressor->on_residuals_changed(ctx_);
   update_attention_for_next_step();

@@ -15,6 +15,7 @@
 #include "engine/train_step.h"
 #include "evaluate/source_loss.h"
 #include "optim/outer_optimizer.h"
+#include "trainer/preference.h"
 #include "trainer/state_binding.h"
 #include "trainer/step_guard.h"
 #include "trainer/watch.h"
@@ -26,7 +27,7 @@ struct StepReport {
   double loss = 0;        // mean over the valid tokens of all micro-batches and ranks of this island;
                           // after average_over_islands(): over all islands
   double norm = 0;        // gradient norm before clipping
-  double valid = 0;       // number of tokens with a target in this island
+  double valid = 0;       // number of tokens with a target in this island, or of pairs of answers
   double lr = 0;
   double decay_scale = 1;  // factor on every weight decay
   // Norm of each part in Trainer::parts() if the step is logged; NaN if there was too little memory.
@@ -34,6 +35,7 @@ struct StepReport {
   WatchReport watched;                   // empty if the step is not watched (train.diagnostics_interval)
   std::vector<SourceLoss> sources;       // loss of each corpus of a mixture; empty if there is only one corpus
   std::optional<double> auxiliary_loss;  // mean over the same tokens as `loss`; nullopt if the model has none
+  std::optional<PairLoss> pairs;         // means over the pairs of answers; nullopt without preference.loss
   bool accepted = true;  // false if loss or norm is not finite or above a limit; then nothing was updated
   std::int64_t sequences = 0, tokens = 0;  // total over all ranks; a sequence is one sample
   std::int64_t context = 0;                // tokens per sequence (train.contexts)
@@ -179,6 +181,8 @@ class Trainer {
   // Call between steps, on all ranks; see TrainStep::swap_average_weights().
   void swap_average_weights() { step_.swap_average_weights(); }
 
+  PreferenceTraining* preference() { return preference_.get(); }  // null without preference.loss
+
   Model& model() { return step_.model(); }
   const std::vector<ScopeId>& parts() const { return step_.part_norms().parts(); }
   const MemoryChoice& memory() const { return memory_; }
@@ -209,7 +213,7 @@ class Trainer {
   // A step whose result the host has not read yet.
   struct StepInFlight {
     StepReport report;
-    double valid = 1;           // number of tokens with a target, over all ranks of this island
+    double valid = 1;           // number of tokens with a target, or of pairs, over all ranks of this island
     double started = 0;         // host time (seconds_now()) when launch() began
     double begun_after = 0;     // host time (seconds_now()) when the launch() that recorded `begun` began
     double launch_seconds = 0;  // host time to queue the computation
@@ -274,7 +278,8 @@ class Trainer {
   double exchange_seconds_ = 0;   // time spent exchanging weights since the latest step
   std::unique_ptr<Watch> watch_;  // null if no step is watched
   const StateBinding binding_;
-  bool choices_agreed_ = false;  // true if all ranks have the same measured choices
+  std::unique_ptr<PreferenceTraining> preference_;  // null without preference.loss
+  bool choices_agreed_ = false;                     // true if all ranks have the same measured choices
   StepGuard guard_;
   std::vector<std::string> bad_steps_of_islands_;  // state of each island's guard, as checkpoints hold it
   StepReport latest_, earlier_;

@@ -52,7 +52,7 @@ std::vector<std::int32_t> taken(const std::vector<std::int32_t>& all, const std:
 Batch frame_of(const Batch& all) {
   Batch b;
   b.sample_indices = all.sample_indices, b.sources = all.sources;
-  b.starts = all.starts, b.lengths = all.lengths;
+  b.starts = all.starts, b.lengths = all.lengths, b.documents = all.documents;
   return b;
 }
 
@@ -64,7 +64,7 @@ std::int64_t count_targets(const Batch& b) {
 Batch tokens_at(const std::vector<LocalRows>& rows, const Batch& all) {
   Batch b = frame_of(all);
   b.inputs = taken(all.inputs, rows), b.targets = taken(all.targets, rows);
-  b.positions = taken(all.positions, rows);
+  b.positions = taken(all.positions, rows), b.answers = taken(all.answers, rows);
   b.valid_targets = count_targets(b);
   return b;
 }

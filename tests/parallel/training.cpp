@@ -163,9 +163,10 @@ class Rank {
  private:
   Evaluation evaluation() {
     trainer_.swap_outer_weights();
-    const Evaluation e =
-        evaluate(trainer_.model(), ctx_, ValidationSet(open_corpora(config_.data), loader_options(config_, *mesh_), 8),
-                 mesh_->host(), &trainer_.cp_batches(), &mesh_->axis("tp"));
+    const ValidationSet set(open_corpora(config_.data), loader_options(config_, *mesh_), 8);
+    const Evaluation e = trainer_.preference() ? trainer_.preference()->evaluate(set, mesh_->host())
+                                               : evaluate(trainer_.model(), ctx_, set, mesh_->host(),
+                                                          &trainer_.cp_batches(), &mesh_->axis("tp"));
     trainer_.swap_outer_weights();
     return e;
   }
