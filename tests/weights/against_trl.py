@@ -41,7 +41,7 @@ LOSSES = {"dpo": ({"loss": "dpo", "beta": 0.3}, {"loss_type": "sigmoid", "beta":
           "normalized": ({"loss": "dpo", "beta": 2, "length_normalized": True},
                          {"loss_type": "sigmoid_norm", "beta": 2}),
           "ipo": ({"loss": "ipo", "beta": 0.2}, {"loss_type": "ipo", "beta": 0.2}),
-          "hinge": ({"loss": "hinge", "beta": 0.3}, {"loss_type": "hinge", "beta": 0.3})}
+          "hinge": ({"loss": "hinge", "beta": 0.1}, {"loss_type": "hinge", "beta": 0.1})}
 METRICS = {"loss": "eval_loss", "rewards/chosen": "eval_rewards/chosen", "rewards/rejected": "eval_rewards/rejected",
            "rewards/accuracies": "eval_rewards/accuracies"}
 
@@ -80,8 +80,8 @@ def main(ring):
             with open(path(name + ".jsonl"), "w") as file:
                 file.writelines(json.dumps(r) + "\n" for r in records)
         with open(path("text.txt"), "w") as file:
-            file.writelines(r["prompt"] + r["chosen"] + "\n" for r in train)
-        run("tokenizer", "train", "--input", "text.txt", "train.jsonl", "--kind", "byte-bpe", "--vocab-size", "300",
+            file.writelines(r["prompt"] + r[a] + "\n" for r in train for a in ("chosen", "rejected"))
+        run("tokenizer", "train", "--input", "text.txt", "--kind", "byte-bpe", "--vocab-size", "300",
             "--output", "t.json")
         run("data", "prepare", "--input", "text.txt", "--tokenizer", "t.json", "--output", "text.h5",
             "--validation-fraction", "0.1")
