@@ -319,6 +319,28 @@ void validate_parameters(const Config& c, std::vector<SettingProblem>& errors) {
   bind_linears(*model, linears_of(c.train), narrow<int>(std::max<std::int64_t>(1, c.parallel.tp)), errors);
 }
 
+// Adds a problem for each setting that training on pairs of answers does not support.
+void validate_preference(const Config& c, std::vector<SettingProblem>& errors) {
+  if (!c.preference.on()) return;
+  const auto refuse = [&](bool wrong, const char* key, const char* remedy) {
+    if (wrong) errors.push_back(str(key, ": is not supported with preference.loss. ", remedy));
+  };
+  const bool rows = c.data.packing.documents && c.data.packing.best_fit > 0 && c.data.packing.align == 1;
+  if (!rows)
+    errors.push_back(
+        "data.packing: preference.loss requires whole pairs in samples. Set data.packing: {documents: true, best_fit: "
+        "1024}, without align");
+  refuse(c.data.mixture.size() > 1, "data.mixture", "Prepare one corpus from all files, and set data.path");
+  refuse(c.train.context != 0, "train.context", "Leave it out");
+  refuse(c.train.sequence_chunk != 0, "train.sequence_chunk", "Set it to 0");
+  refuse(c.train.z_loss != 0, "train.z_loss", "Set it to 0");
+  refuse(c.parallel.pp_slices > 1, "parallel.pp_slices", "Set it to 1");
+  refuse(c.parallel.local_steps > 0, "parallel.local_steps", "Set it to 0");
+  const PreferenceLoss loss = c.preference.loss;
+  if (c.preference.label_smoothing > 0 && loss != PreferenceLoss::dpo && loss != PreferenceLoss::simpo)
+    errors.push_back("preference.label_smoothing: has no effect with this preference.loss. Set it to 0, or use dpo");
+}
+
 }  // namespace
 
 // Rejects misspelt words, which would otherwise be taken as file names.

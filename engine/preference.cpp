@@ -7,7 +7,6 @@
 #include "core/fields.h"
 #include "data/loader.h"
 #include "data/token_store.h"
-#include "engine/config.h"
 
 namespace ring {
 
@@ -29,31 +28,10 @@ void PreferenceConfig::fields(Fields& f) {
     page);
 }
 
-void validate_preference(const Config& c, std::vector<SettingProblem>& errors) {
-  if (!c.preference.on()) return;
-  const auto refuse = [&](bool wrong, const char* key, const char* remedy) {
-    if (wrong) errors.push_back(str(key, ": is not supported with preference.loss. ", remedy));
-  };
-  const bool rows = c.data.packing.documents && c.data.packing.best_fit > 0 && c.data.packing.align == 1;
-  if (!rows)
-    errors.push_back(
-        "data.packing: preference.loss requires whole pairs in samples. Set data.packing: {documents: true, best_fit: "
-        "1024}, without align");
-  refuse(c.data.mixture.size() > 1, "data.mixture", "Prepare one corpus from all files, and set data.path");
-  refuse(c.train.context != 0, "train.context", "Leave it out");
-  refuse(c.train.sequence_chunk != 0, "train.sequence_chunk", "Set it to 0");
-  refuse(c.train.z_loss != 0, "train.z_loss", "Set it to 0");
-  refuse(c.parallel.pp_slices > 1, "parallel.pp_slices", "Set it to 1");
-  refuse(c.parallel.local_steps > 0, "parallel.local_steps", "Set it to 0");
-  const PreferenceLoss loss = c.preference.loss;
-  if (c.preference.label_smoothing > 0 && loss != PreferenceLoss::dpo && loss != PreferenceLoss::simpo)
-    errors.push_back("preference.label_smoothing: has no effect with this preference.loss. Set it to 0, or use dpo");
-}
-
-void check_pairs(const Config& c, const Corpora& corpora) {
+void check_pairs(const PreferenceConfig& c, const Corpora& corpora) {
   for (const auto& store : corpora.stores) {
-    if (store->train().pairs() == c.preference.on()) continue;
-    if (c.preference.on())
+    if (store->train().pairs() == c.on()) continue;
+    if (c.on())
       fail("preference.loss: ", store->path(),
            " does not hold pairs of answers. Make one with 'ringmaster data prepare ",
            "--preferences', or set preference.loss: none");

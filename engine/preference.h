@@ -8,13 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "core/setting_problem.h"
-
 namespace ring {
 
 class Fields;
 struct Batch;
-struct Config;
 struct Corpora;
 
 enum class PreferenceLoss : std::uint8_t { none, dpo, ipo, hinge, simpo };
@@ -33,10 +30,8 @@ struct PreferenceConfig {
   bool averages() const { return length_normalized || loss == PreferenceLoss::ipo || loss == PreferenceLoss::simpo; }
 };
 
-// Adds a problem for each setting that training on pairs does not support.
-void validate_preference(const Config&, std::vector<SettingProblem>& errors);
 // Throws Error unless all corpora, or none of them, hold pairs of answers, as the settings require.
-void check_pairs(const Config&, const Corpora&);
+void check_pairs(const PreferenceConfig&, const Corpora&);
 
 // Sums over the targets of one answer.
 struct AnswerScore {

@@ -530,7 +530,7 @@ void warn_of_decay(const Config& c) {
 ResolvedRun resolve_run(Config given, const TrainOptions& options, Mesh& mesh) {
   Corpora corpora = open_agreed_corpora(given, mesh);
   const double epochs = given.train.epochs;
-  check_pairs(given, corpora);
+  check_pairs(given.preference, corpora);
   resolve_length(given, corpora);
   if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " equals train.steps: ", given.train.steps);
   if (chooses_micro_batch(given, options, mesh)) given.train.micro_batch = kAutoMicroBatch;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -98,29 +99,30 @@ TEST(Preference, UnsupportedSettingsAreRefused) {
     Config c = good;
     change(c);
     std::vector<SettingProblem> found;
-    validate_preference(c, found);
-    return found.size();
+    c.validate(found);
+    return std::ranges::count_if(
+        found, [](const SettingProblem& p) { return p.text.find("preference.") != std::string::npos; });
   };
-  EXPECT_EQ(problems([](Config&) {}), 0u);
-  EXPECT_EQ(problems([](Config& c) { c.data.packing.best_fit = 0; }), 1u);
-  EXPECT_EQ(problems([](Config& c) { c.data.packing.documents = false; }), 1u);
-  EXPECT_EQ(problems([](Config& c) { c.data.packing.align = 8; }), 1u);
-  EXPECT_EQ(problems([](Config& c) { c.data.mixture.resize(2); }), 1u);
-  EXPECT_EQ(problems([](Config& c) { c.train.context = 16; }), 1u);
-  EXPECT_EQ(problems([](Config& c) { c.train.sequence_chunk = 16; }), 1u);
-  EXPECT_EQ(problems([](Config& c) { c.train.z_loss = 1e-4; }), 1u);
-  EXPECT_EQ(problems([](Config& c) { c.parallel.pp_slices = 2; }), 1u);
-  EXPECT_EQ(problems([](Config& c) { c.parallel.local_steps = 10; }), 1u);
+  EXPECT_EQ(problems([](Config&) {}), 0);
+  EXPECT_EQ(problems([](Config& c) { c.data.packing.best_fit = 0; }), 1);
+  EXPECT_EQ(problems([](Config& c) { c.data.packing.documents = false; }), 1);
+  EXPECT_EQ(problems([](Config& c) { c.data.packing.align = 8; }), 1);
+  EXPECT_EQ(problems([](Config& c) { c.data.mixture.resize(2); }), 1);
+  EXPECT_EQ(problems([](Config& c) { c.train.context = 16; }), 1);
+  EXPECT_EQ(problems([](Config& c) { c.train.sequence_chunk = 16; }), 1);
+  EXPECT_EQ(problems([](Config& c) { c.train.z_loss = 1e-4; }), 1);
+  EXPECT_EQ(problems([](Config& c) { c.parallel.pp_slices = 2; }), 1);
+  EXPECT_EQ(problems([](Config& c) { c.parallel.local_steps = 10; }), 1);
   EXPECT_EQ(problems([](Config& c) {
               c.preference.loss = PreferenceLoss::ipo;
               c.preference.label_smoothing = 0.1;
             }),
-            1u);
+            1);
   EXPECT_EQ(problems([](Config& c) {
               c.preference.loss = PreferenceLoss::none;
               c.train.z_loss = 1e-4;
             }),
-            0u);
+            0);
 }
 
 }  // namespace
