@@ -83,10 +83,11 @@ struct StatePass {
   Kind kind = Kind::delta;
   Shape shape;             // of the state of a document, f32
   std::int64_t reach = 0;  // the state after a part with at least `reach` rows depends on the part only; 0: on all rows
-  // Forward: computes a part. `passed` is the state before it, undefined if the document begins in the part. Returns
-  // the state after the part if the document continues, else anything.
-  // Backward: computes the gradients of a part. `passed` is the gradient of the state after it, undefined if there is
-  // none. Returns the gradient of the state before the part if the document began earlier, else anything.
+  // Forward: computes a part. `passed` is the state before the part; undefined if the document begins in it. Returns
+  // the state after the part, which is ignored if the document ends in it.
+  //
+  // Backward: computes the gradients of a part. `passed` is the gradient of the state after the part; undefined if that
+  // state has none. Returns the gradient of the state before it, which is ignored if the document begins in the part.
   std::function<Tensor(std::size_t part, const Tensor& passed)> compute;
   std::function<Tensor(std::size_t part)>
       early{};  // required if reach > 0; called only for parts with at least `reach` rows

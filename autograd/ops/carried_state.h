@@ -39,7 +39,7 @@ inline Var record_final(const Run& run, const Var& out, const Tensor& final, con
 // The documents of a call: whole ones or, if the sequences are sharded among ranks or computed in chunks, parts whose
 // states a chain passes on.
 struct CallParts {
-  CallSpans documents;                          // without shards
+  CallSpans documents;                          // used only if shards is null
   std::shared_ptr<const ContextShards> shards;  // null if documents are whole
   StateChain* chain = nullptr;
   std::vector<StatePart> parts;
@@ -60,7 +60,7 @@ struct CallParts {
     parts = chain->parts(*shards);
   }
 
-  // Allocates the states before the parts, one for each run of rows. shape: [1,...], of the state of a document.
+  // Allocates the states before the parts, one for each run of rows. shape: that of a document's state, [1,...].
   Tensor initial_states(Shape shape, const ExecContext& ctx) const {
     shape[0] = std::ssize(shards->rows_by_rank[static_cast<std::size_t>(shards->rank)]);
     return ctx.empty(shape);

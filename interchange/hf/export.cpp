@@ -109,7 +109,7 @@ void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTens
   });
 }
 
-// Returns the published model below the run's base: where it was imported from, or "" if this is not known.
+// Returns the published model from which the run's base model was imported, or "" if it is not known.
 std::string base_of(const Origin& origin) {
   try {
     const std::string& base = origin.config.run.init_from;

@@ -23,9 +23,9 @@ struct PublishedTensor {
   std::string name;
   std::vector<OurTensor> parts;
   bool transposed = false;
-  std::int64_t interleaved_rows = 0;  // if > 0, so many rows of the first part, as many of the second, and so on
+  std::int64_t interleaved_rows = 0;  // if > 0, parts alternate in blocks of this many rows
   std::int64_t taps = 0;              // if > 0, a convolution over so many tokens: [channels * taps] in our layout,
-                          // [channels,1,taps] in the file
+                                      // [channels,1,taps] in the file
   bool is_reordered() const { return transposed || interleaved_rows > 0; }
   std::vector<std::int64_t> shape() const;  // shape in the file
   std::int64_t numel() const;

@@ -123,7 +123,7 @@ class DocumentStates::Pass {
  private:
   struct Link {
     bool used = false;     // a document crosses it
-    int from = 0, to = 0;  // ranks of the parts before and after it; for chunks, the rank that stores the state
+    int from = 0, to = 0;  // ranks of the rows before and after the link; between chunks, that which stores the state
     int depth = 0;
     bool known = false;  // this rank has `state`
     Tensor state;        // in the backward, its gradient
@@ -207,8 +207,8 @@ class DocumentStates::Pass {
     for (auto& [l, state] : received) l->state = state, l->known = true;
   }
 
-  // Link 0 leads from the chunk before, whose state is stored on the rank of its last rows. Every rank has rows of each
-  // chunk, so that this is the last rank.
+  // Link 0 is the boundary to the previous chunk, whose state is stored on the rank that has that chunk's last rows.
+  // All ranks have rows of each chunk, in the order of the ranks (slices_of_parts), so this is the last rank.
   void load_from_store() {
     if (!of_.store_ || all_.runs.empty()) return;
     if (forward_) {

@@ -2,9 +2,9 @@
 // Passes states along documents that are divided among the ranks of a group, among the chunks of a sequence
 // (train.sequence_chunk), or among both: ranks pass them within a chunk, and a store keeps them between chunks.
 //
-// Rows are divided into runs, the LocalRows of all ranks (of the current chunk). Each boundary between two adjacent
-// runs that a document crosses is a link. The part of a run that starts from the state of a link waits for the part
-// before the link. The depth of a link is the number of links that must carry a state before it.
+// A run is a range of adjacent rows on one rank (LocalRows), with chunks a range within the current chunk. A link is a
+// boundary between two runs that a document crosses. The part after a link starts from the state after the part before
+// the link, and waits for it. The depth of a link is the number of links that must carry a state before it.
 
 #include <cstdint>
 #include <vector>

@@ -59,7 +59,7 @@ inline void make_gemma(ModelConfig& m) {
   give_local_layer(m);
 }
 
-// The model has four layers, so that it has all kinds of neighbours.
+// The model has four layers, so that layers of each kind follow layers of the same and of the other kind.
 inline void make_hybrid(ModelConfig& m) {
   m.layers = 4;
   m.mixers = {Mixer::gated_delta_net, Mixer::gated_delta_net, Mixer::attention};
