@@ -64,7 +64,8 @@ TEST_F(DistGatedDeltaNet, EveryLayoutComputesWhatOneProcessDoes) {
 }
 
 TEST_F(DistGatedDeltaNet, StepsTakeTheMemoryThatWasPredicted) {
-  expect_predicted_memory(options, {"none", "attention", "full"});
+  const auto run = [](int steps, const Overrides& more) { return options(steps, more); };
+  expect_predicted_memory(run, {"none", "attention", "full"});
 }
 
 // Diagnostics of a step report entropies only for the layers with attention.

@@ -205,7 +205,8 @@ TEST(LoraMemory, GradientsAndStatesOfFrozenWeightsTakeNone) {
 }
 
 TEST_F(DistLora, StepsTakeTheMemoryThatWasPredicted) {
-  expect_predicted_memory(options, {"none", "full"});
+  const auto run = [](int steps, const Overrides& more) { return options(steps, more); };
+  expect_predicted_memory(run, {"none", "full"});
 }
 
 TEST(LoraSettings, GroupsAndLayoutsThatCannotWorkAreRefused) {
